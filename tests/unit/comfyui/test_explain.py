@@ -144,7 +144,7 @@ def test_node_errors_are_explained(failure: ComfyError, kind: type[ComfyError], 
             GraphRefused,
             "prompt_id must be a UUID",
         ),
-        (None, GraphRefused, "The server refused the graph without a reason."),
+        (None, GraphRefused, "The server refused the graph without giving a reason."),
         ("plain words", GraphRefused, "plain words"),
     ],
 )

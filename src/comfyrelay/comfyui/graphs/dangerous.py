@@ -1,7 +1,8 @@
-"""Node classes of public packs that are unsafe in a tenant's graph, grouped by what they can do.
+"""Node classes of public packs that are unsafe in a tenant's graph, grouped by their capabilities.
 
-Names are compared by lower-case letters and digits only, so that `Load Image From Url (mtb)` and `LoadImageFromURL`
-match one rule. A `*` at either end matches anything. An administrator can allow false positives by name.
+Names are compared by their lower-cased letters and digits only, so that `Load Image From Url (mtb)` and
+`LoadImageFromURL` match one rule. A `*` at either end matches anything. An administrator can allow false positives by
+name.
 """
 
 from dataclasses import dataclass
@@ -96,6 +97,6 @@ _RULES = tuple(_Rule.of(why, patterns) for why, patterns in DANGERS.items())
 
 @lru_cache(maxsize=8192)
 def danger_of(class_type: str) -> str | None:
-    """Return what a class can do that a tenant's graph should not; `None` if it is not known to be dangerous."""
+    """Return why a class is dangerous in a tenant's graph; `None` if it is not known to be dangerous."""
     name = "".join(char for char in class_type.lower() if char.isascii() and char.isalnum())
     return next((rule.why for rule in _RULES if rule.covers(name)), None)

@@ -1,9 +1,9 @@
 r"""Prompts with choices: `{a|b}` chooses one of its options.
 
-Options may contain choices. A brace without an end includes the rest of the prompt. `\{`, `\}`, `\|` and `\__` are
-plain characters. `__name__` chooses a line of a file, if the caller has files.
+Options may contain choices. A brace that is never closed includes the rest of the prompt. `\{`, `\}`, `\|` and `\__`
+are plain characters. `__name__` chooses a line of a file, if the caller provides files.
 
-The editor draws such prompts for each run. A converted graph names them in `_meta`, which ComfyUI ignores.
+The editor makes new choices for each run. A converted graph lists such prompts in `_meta`, which ComfyUI ignores.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from comfyrelay.errors import InvalidInput
 
 DYNAMIC_PROMPTS = "dynamic_prompts"
 _RANDOM = random.SystemRandom()
-# Braces may contain braces.
+# Deepest nesting of braces.
 MAX_DEPTH = 10
 _FILE = r"__(?P<file>[A-Za-z0-9-]+(?:[_/][A-Za-z0-9-]+)*)__"
 _TOKEN = re.compile(rf"\\(?P<escaped>[{{}}|]|__)|(?P<sign>[{{}}|])|{_FILE}|(?P<text>[^\\{{}}|_]+|.)", re.DOTALL)
@@ -27,7 +27,7 @@ _TOKEN = re.compile(rf"\\(?P<escaped>[{{}}|]|__)|(?P<sign>[{{}}|])|{_FILE}|(?P<t
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these is used."""
+    """Alternatives, of which one is chosen."""
 
     options: Sequence["Parts"]
 
@@ -36,7 +36,7 @@ class Choice:
 
     @cached_property
     def count(self) -> int:
-        # Many lines may name the same file, so each choice is counted once.
+        # Cached, because many lines may name the same file, whose choice is then shared.
         return sum(map(_count, self.options))
 
     def all(self) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _all(parts: Parts) -> Iterator[str]:
 
 
 def _close(levels: _Levels, *, end: str) -> None:
-    """Add the innermost level to the one around it: as a choice, or as plain text if it has one option."""
+    """Add the innermost level to its parent: as a choice, or as plain text if it has only one option."""
     options = levels.pop()
     levels[-1][-1] += [Choice(options)] if len(options) > 1 else ["{", *options[0], end]
 
@@ -88,11 +88,11 @@ class Template:
 
 
 def parse_template(text: str, *, read_file: Callable[[str], Choice] | None = None) -> Template:
-    """Parse a prompt. Braces without `|` stay as they are, because other syntaxes use them.
+    """Parse a prompt. Braces without `|` are not changed, because other syntaxes use them.
 
     Raises `InvalidInput` if braces are nested too deep.
     """
-    # Each level is the options read so far. The last option is open.
+    # Each level has the options read so far. The last option is still open.
     levels: _Levels = [[[]]]
     for token in _TOKEN.finditer(text):
         open_parts = levels[-1][-1]
@@ -108,19 +108,19 @@ def parse_template(text: str, *, read_file: Callable[[str], Choice] | None = Non
             _close(levels, end="}")
         else:
             open_parts.append(token["escaped"] or token[0])
-    # As in the editor, a brace without an end includes the rest.
+    # As in the editor, a brace that is never closed includes the rest.
     while len(levels) > 1:
         _close(levels, end="")
     return Template(levels[0][0])
 
 
 def draw_prompt(text: str) -> str:
-    """Choose one option of each choice. Raises `InvalidInput` if braces are nested too deep."""
+    """Return a prompt with a random option for each choice. Raises `InvalidInput` if braces are nested too deep."""
     return parse_template(text).pick(_RANDOM)
 
 
 def draw_prompts(graph: Graph) -> Graph:
-    """Return the graph with the prompts of this run. They are not drawn again: an escaped brace is a plain one now."""
+    """Return the graph with random choices for one run. Never draw twice: escaped braces have become plain braces."""
     return {node_id: _drawn(node) for node_id, node in graph.items()}
 
 
@@ -130,7 +130,7 @@ def _drawn(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_fixed_prompts(node: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the node without its mark for these prompts."""
+    """Return the node with these prompts no longer listed as dynamic."""
     rest = [name for name in dynamic_prompts_of(node) if name not in names]
     if len(rest) == len(dynamic_prompts_of(node)):
         return dict(node)
@@ -139,7 +139,7 @@ def with_fixed_prompts(node: Mapping[str, Any], names: Collection[str]) -> dict[
 
 
 def dynamic_prompts_of(node: Mapping[str, Any]) -> dict[str, str]:
-    """Return the prompts of a node that are drawn for each run."""
+    """Return the prompts of a node whose choices are made for each run."""
     meta = node.get("_meta")
     names = meta.get(DYNAMIC_PROMPTS) if isinstance(meta, dict) else None
     inputs = node["inputs"]

@@ -29,7 +29,7 @@ class GraphProblem:
 
 
 def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> ComfyError:
-    """Return one error for all problems. An error of the graph itself outweighs missing nodes or models."""
+    """Return one error for all problems. An error in the graph itself takes precedence over missing nodes or models."""
     kinds = {problem.kind for problem in problems}
     kind = next((kind for kind in (GraphRefused, NotInstalled, InputMissing) if kind in kinds), GraphRefused)
     texts = [problem.text for problem in problems]
@@ -65,7 +65,7 @@ def is_model(input_name: str, value: object) -> bool:
 def _general_problem(error: object) -> GraphProblem:
     if not isinstance(error, dict):
         return GraphProblem(
-            text=user_sentence(str(error)) if error else "The server refused the graph without a reason."
+            text=user_sentence(str(error)) if error else "The server refused the graph without giving a reason."
         )
     kind, extra = error.get("type"), _extra(error)
     message = str(error.get("message") or "")
@@ -134,7 +134,7 @@ _TEXTS = {
 
 
 def _expectations(extra: dict[str, Any]) -> dict[str, object]:
-    """Return what an input accepts, and the type it is connected to."""
+    """Return the values for the texts of `_explain`: what an input accepts, and the type it is connected to."""
     config = extra.get("input_config")
     spec = config if isinstance(config, list) else []
     options = spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}

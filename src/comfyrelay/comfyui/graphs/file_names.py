@@ -11,7 +11,7 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import title_of
 
-# The savers whose file names the editor fills in, and the one of VideoHelperSuite. Others fill in their own texts.
+# The savers whose file names the editor fills in, and that of VideoHelperSuite. Other savers fill in their own.
 _SAVERS = frozenset(
     {
         *("SaveImage", "SaveImageAdvanced", "SaveSVGNode", "SaveVideo", "SaveAnimatedWEBP", "SaveAnimatedPNG"),
@@ -27,7 +27,7 @@ _DATE_PART = re.compile(r"dd?|MM?|hh?|mm?|ss?|yyy?y?")
 # Characters that a file name must not contain on Windows. A date may contain folders.
 _FORBIDDEN = re.compile(r'[/?<>\\:*|"\x00-\x1f\x7f]')
 _FORBIDDEN_IN_PATH = re.compile(r'[?<>:*|"\x00-\x1f\x7f]')
-# A longer name, such as a whole prompt, could not be saved.
+# A file with a longer name, such as a whole prompt, could not be saved.
 _MAX_VALUE_LENGTH = 100
 
 # Returns the text for a node and a widget, or `None` if there is none.
@@ -35,9 +35,9 @@ ValueText = Callable[[str, str], str | None]
 
 
 def fill_file_names(graph: Graph, at: datetime) -> Graph:
-    """Return the graph with the texts in the file names of its savers filled in, in local time.
+    """Return the graph with the file names of its savers filled in. Dates are in local time.
 
-    A text names a node by its id, its class or its title. A text that names nothing is left alone.
+    A text refers to a node by id, class or title. A text that matches no node is not changed.
     """
 
     prefixes = {node_id: prefix for node_id, node in graph.items() if (prefix := texts_of(node)) is not None}
@@ -63,7 +63,7 @@ def texts_of(node: dict[str, Any]) -> str | None:
 
 
 def replace_texts(text: str, value_of: ValueText, at: datetime | None) -> str:
-    """Replace the texts of a file name; without a time, dates are left alone."""
+    """Replace the texts in a file name. If `at` is `None`, dates are not changed."""
 
     def replaced(match: re.Match[str]) -> str:
         parts = match[1].split(".")
@@ -78,7 +78,7 @@ def replace_texts(text: str, value_of: ValueText, at: datetime | None) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a value as part of a file name, written as JavaScript writes it."""
+    """Format a value for a file name as JavaScript would."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -89,7 +89,7 @@ def value_text(value: object) -> str:
 
 
 def _by_name(graph: Graph) -> dict[str, dict[str, Any]]:
-    """Return the inputs of nodes by title, class and id. The first of duplicates wins, and the id over the others."""
+    """Return the inputs of nodes by title, class and id. Of duplicates, the first is used; ids take precedence."""
     found: dict[str, dict[str, Any]] = {}
     for node_id in reversed(graph):
         found[title_of(graph, node_id)] = graph[node_id]["inputs"]

@@ -1,7 +1,7 @@
 """Find files in a graph that belong to another job or to the machine.
 
 A graph may name models, and files uploaded for its job. ComfyUI itself follows `../`, absolute paths and `x.png
-[output]`, so without this check any tenant could read files of others.
+[output]`, so without this check, any tenant could read other tenants' files.
 """
 
 import re
@@ -20,10 +20,10 @@ UPLOAD_FOLDER = "comfyrelay"
 
 # Replaces the job's own file while the text around it is checked.
 _OWN = "own"
-# ComfyUI does not require the space before these.
+# ComfyUI does not require a space before these marks.
 _MARKS = ("[input]", "[output]", "[temp]")
 _QUOTES = "\"'` \t"
-# `..` as a path component at any position; "wait...", "and/or" and "1../2" have none.
+# `..` as a path component at any position; "wait...", "and/or" and "1../2" do not contain one.
 _BEFORE, _AFTER = r"(?<![^\s/\\\"'`(\[{,;:=|<>])", r"(?![^\s/\\\"'`)\]},;:|<>])"
 _PARENT = re.compile(rf"{_BEFORE}\.\.[/\\]|[/\\]\.\.{_AFTER}|^\.\.$")
 _FILE_URL = re.compile(r"\bfile:[/\\]", re.IGNORECASE)
@@ -31,16 +31,16 @@ _HOME_DRIVE_OR_SHARE = re.compile(r"~[\w.-]*[/\\]|~$|[A-Za-z]:[/\\]|\\\\\S|file:
 # A prompt may start with a slash ("/imagine a cat"); a path has another slash or a file suffix.
 _ABSOLUTE = re.compile(r"/\S*$|/+[^\s/]+/\S|/+[^\s/].*\.[A-Za-z]\w{1,9}$")
 _WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
-# Case-insensitive, because Windows and macOS file systems are.
+# Case-insensitive, like the file systems of Windows and macOS.
 _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
 _SPACE = re.compile(r"\s")
 _LONGEST_SUFFIX = max(map(len, MEDIA_SUFFIXES))
-# Linux allows no longer path; base64 image data may start with a slash.
+# Linux does not allow longer paths. Longer texts that start with a slash may be base64 image data.
 LONGEST_PATH = 4096
-# Number of problems to report: a graph can have a hundred thousand.
+# Number of problems to report. A graph can have a hundred thousand.
 MAX_PROBLEMS = 10
 MAKE_PROPERTY = "Make it a property, so that the file is uploaded for the job."
-# The most common video node pack marks texts that are paths with this option.
+# The option with which the most common video node pack marks paths.
 PATH_MARK = "vhs_path_extensions"
 
 
@@ -54,7 +54,7 @@ class _Input:
 
 
 def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> list[str]:
-    """Return one sentence for each file a graph names that is neither a model nor its own.
+    """Return one sentence for each file in a graph that is neither a model nor a file of its job.
 
     `own` are the placeholders of the job's files. Nodes missing in `object_info` are judged by their texts.
     """
@@ -108,7 +108,7 @@ def _why_foreign(field: _Input, text: str, own: Placeholders) -> str | None:
     around = own.replace(text, lambda _: _OWN)
     if field.has_choices and _is_media(around.rstrip()):
         return "which is not a file of this job"
-    # Some nodes take one path per line. Equal lines are checked once: a text may have millions of empty ones.
+    # Some nodes take one path per line. Equal lines are checked once: a text may have millions of empty lines.
     return next(filter(None, map(_why_path, dict.fromkeys(around.splitlines()))), None)
 
 
@@ -134,7 +134,7 @@ def _why_path(line: str) -> str | None:
 
 
 def _is_media(text: str) -> bool:
-    """Whether a text ends with a media suffix and is not just a suffix, which savers offer as a choice."""
+    """Whether a text ends with a media suffix. A suffix alone does not count, because savers offer it as a choice."""
     end = text[-_LONGEST_SUFFIX - 1 :].lower()
     return end.endswith(MEDIA_SUFFIXES) and end not in MEDIA_SUFFIXES
 

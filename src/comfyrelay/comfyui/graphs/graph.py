@@ -66,7 +66,7 @@ def check_graph(value: object) -> Graph:
 
 
 def nodes_in_cycle(graph: Graph) -> list[str]:
-    """Return the nodes that can never run: nodes in a cycle of links, and nodes that depend on one."""
+    """Return the nodes that can never run: nodes in a cycle of links, and nodes that depend on them."""
     sources = {
         node_id: {value[0] for value in node["inputs"].values() if is_link(value) and value[0] in graph}
         for node_id, node in graph.items()
@@ -87,7 +87,7 @@ def nodes_in_cycle(graph: Graph) -> list[str]:
 
 
 def dump_json(value: object) -> bytes:
-    """Encode a graph, or an object that contains one, as JSON. Raises `GraphError` for values JSON cannot represent."""
+    """Encode a graph, or an object that contains a graph, as JSON. Raises `GraphError` if JSON cannot represent it."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -113,7 +113,7 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
 
 
 def fill_texts(value: Any, values: Mapping[str, object]) -> Any:
-    """Return any JSON with each placeholder in its texts replaced, as `replace_placeholders` does."""
+    """Return JSON of any shape with the placeholders in its texts replaced, like `replace_placeholders`."""
     return _fill_texts(value, _filler(values))
 
 
@@ -171,7 +171,7 @@ def _check_node(node_id: str, node: object) -> None:
 def _as_text(value: object) -> str:
     if value is None:
         return ""
-    # Within a text, write a value as JSON does: true, not True.
+    # Within a text, write values as in JSON: true, not True.
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -204,7 +204,7 @@ def input_texts(graph: Graph) -> Iterator[str]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in an input's value, at any depth. A link has none."""
+    """Yield every text in an input's value, at any depth. A link does not count as text."""
     pending = [] if is_link(value) else [value]
     while pending:
         part = pending.pop()

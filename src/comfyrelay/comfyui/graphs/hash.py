@@ -11,7 +11,7 @@ MODEL_SUFFIXES = (
     *(".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".gguf", ".ggml", ".onnx"),
     *(".engine", ".trt", ".pkl", ".pickle", ".npz", ".torchscript", ".tflite", ".task", ".nemo"),
 )
-# Other files that decide what a graph computes: VAEs of older versions, and model configurations.
+# Other files that affect the result of a graph: VAEs of older versions, and model configurations.
 _COUNTED_SUFFIXES = (*MODEL_SUFFIXES, ".vae", ".yaml", ".yml")
 _name = itemgetter(0)
 # One encoder for all calls: json.dumps with separators creates an encoder per call.
@@ -33,7 +33,7 @@ def _node(node_id: str, node: dict[str, Any]) -> list[Any]:
     parts = [node_id, node["class_type"]]
     for name, value in sorted(node["inputs"].items(), key=_name):
         parts.append(name)
-        # Most values are numbers, which never count.
+        # Most values are numbers, which are never part of the hash.
         parts.append(_structure(value) if isinstance(value, (str, list, dict)) else None)
     return parts
 
@@ -43,7 +43,7 @@ def _structure(value: Any) -> Any:
 
 
 def _models(value: Any) -> Any:
-    """Return the model and configuration files that a literal value names, or `None`."""
+    """Return the model and configuration files that a literal value names, or `None` if there are none."""
     if isinstance(value, str):
         # Check only the end: a prompt may be long.
         return value if value[-12:].lower().endswith(_COUNTED_SUFFIXES) else None

@@ -1,7 +1,7 @@
 """Reduce node definitions to the expected shape.
 
-Workers send them, and every reader of a workflow reads the definitions of all workers. Invalid parts of a broken or
-hostile node are dropped here once.
+Workers send the definitions, and every reader of a workflow reads those of all workers. Invalid parts of a broken or
+hostile node are therefore dropped once, here.
 """
 
 import math
@@ -14,16 +14,16 @@ from comfyrelay.text import is_storable
 MAX_DEPTH = 32
 MAX_NAME_LENGTH = 200
 MAX_TEXT_LENGTH = 10_000
-# By output. They count by position, so none of them is kept if one is invalid.
+# Lists with one value per output. Outputs are matched by position, so an invalid value drops the whole list.
 _OUTPUT_LISTS: Mapping[str, type] = {"output_name": str, "output_is_list": bool}
 _FLAGS = ("output_node", "deprecated", "experimental", "api_node")
-# Names the pack of a node if the pack has scripts for the editor. Clients add it to ComfyUI's definitions.
+# Key for the name of a node's pack if the pack has scripts for the editor. Clients add it to ComfyUI's definitions.
 SCRIPT_PACK = "script_pack"
 _NAMES = ("display_name", "category", "python_module", SCRIPT_PACK)
 _LARGEST_NUMBER = 2**64 - 1
 # Approximate memory of a value in addition to its text.
 _VALUE_BYTES = 64
-# Marks an invalid value, because `None` is a valid one.
+# Marks an invalid value, because `None` is valid.
 _DROPPED = object()
 
 
@@ -37,7 +37,7 @@ def in_shape(definitions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def weight(value: object) -> int:
-    """Return the approximate memory of a value in bytes."""
+    """Return the approximate memory usage of a value in bytes."""
     total, pending = 0, [value]
     while pending:
         part = pending.pop()
@@ -62,11 +62,11 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
             part: [name for name in names if _is_name(name)] for part, names in parts.items() if isinstance(names, list)
         }
     if isinstance(outputs := definition.get("output"), list):
-        # Outputs count by position, so an invalid type becomes "any".
+        # Outputs are matched by position, so an invalid type becomes "any".
         found["output"] = [_output(output) for output in outputs]
     for name, kind in _OUTPUT_LISTS.items():
         values = definition.get(name)
-        # orjson refuses other texts.
+        # orjson rejects other texts.
         if isinstance(values, list) and all(type(value) is kind and is_storable(str(value)) for value in values):
             found[name] = values
     found |= {name: value for name in _FLAGS if isinstance(value := definition.get(name), bool)}

@@ -17,7 +17,7 @@ from comfyrelay.json_size import has_more_values
 # A ComfyUI with a hundred node packs has a third of these two limits.
 MAX_BYTES = 16 * 1024**2
 MAX_VALUES = 1_000_000
-# In memory, for all workers together. Definitions beyond this limit are ignored.
+# In memory, for all workers together. Further definitions are ignored.
 MAX_MERGED_BYTES = 256 * 1024**2
 
 
@@ -28,7 +28,7 @@ class PackedDefinitions:
 
     @property
     def data(self) -> bytes:
-        """The compressed data. Compressing takes longer than all other steps."""
+        """The compressed data. Computed only when needed, because compression takes longer than all other steps."""
         return gzip.compress(self.text, mtime=0)
 
 
@@ -102,7 +102,7 @@ def _without_files(definition: Any) -> Any:
 
 
 def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
-    """Return all choices of each input for which the other definition has additional ones."""
+    """Return the combined choices of each input for which the other definition has additional choices."""
     others = dict(input_specs(other))
     more = {}
     for name, spec in input_specs(first):
@@ -113,7 +113,7 @@ def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
 
 
 def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
-    # Newer nodes have objects as choices, which are not hashable.
+    # In newer nodes, choices may be objects, which are not hashable.
     known = {json.dumps(choice, sort_keys=True) for choice in choices}
     return (choice for choice in added if json.dumps(choice, sort_keys=True) not in known)
 

@@ -15,13 +15,13 @@ MEDIA_SUFFIXES = (
     *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac"),
     *(".glb", ".gltf", ".obj", ".ply", ".latent"),
 )
-# How a graph marks the server folder of a file.
+# The suffix of a file name that names its server folder.
 FOLDER_MARKS = (" [input]", " [output]", " [temp]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedFile:
-    """A file that an input of a graph names."""
+    """A file that is named in an input of a graph."""
 
     node_id: str
     class_type: str
@@ -111,6 +111,6 @@ def _without_mark(name: str) -> str:
 def _literals(graph: Graph) -> Iterator[NamedFile]:
     for node_id, node in graph.items():
         for name, value in node["inputs"].items():
-            # A prompt may end like a file name, but rarely in one line of 255 characters.
+            # A prompt may end like a file name, but is rarely a single line of at most 255 characters.
             if isinstance(value, str) and len(value) <= 255 and "\n" not in value:
                 yield NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)

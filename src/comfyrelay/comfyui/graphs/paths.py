@@ -1,8 +1,8 @@
 """Check inputs that name a file, folder or address in a tenant's graph.
 
-A linked value is computed while the graph runs and cannot be checked before. Such an input must therefore contain the
-placeholder of a file of the job. The node's definition decides which inputs these are; without one, the input's name
-does.
+A linked value is computed while the graph runs and cannot be checked in advance. Such an input must therefore contain
+the placeholder of a file of the job. These inputs are recognized by the node's definition or, without a definition, by
+the input's name.
 """
 
 import re
@@ -42,7 +42,7 @@ _FILES = frozenset(
     }
 )
 _MEDIA = frozenset({"image", "images", "video", "videos", "audio", "mask", "latent", "mesh"})
-# Attributes of a file, not a file: path_type, filename_delimiter.
+# Last words of names that mean an attribute of a file rather than a file: path_type, filename_delimiter.
 _ATTRIBUTES = frozenset(
     {
         *("type", "format", "mode", "extension", "ext", "suffix", "delimiter", "separator", "padding", "digits"),
@@ -65,18 +65,18 @@ _NO_NAMES = frozenset(
     }
 )
 _LOADED_3D = "FILE_3D"
-# ComfyUI's folders without models, relative to its own.
+# ComfyUI's folders without models, relative to its base folder.
 _SERVER_FOLDER = re.compile(r"(?:\.[/\\]+)*(?:output|input|temp|user|custom_nodes)[/\\]", re.IGNORECASE)
-# Inputs with these names are links that carry more than a text.
+# Links to inputs with these names carry loaded data rather than a text.
 _TYPED_LINKS = frozenset({"filenames", "file_3d"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-# The end of a name is significant; no node has a longer input name.
+# Only the end of a name is checked. No real node has a longer input name.
 _LONGEST_NAME = 200
 _USE_PLACEHOLDER = "Use the placeholder of a file of the job."
 
 
 def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one sentence for each input that could name more than a file of the job.
+    """Yield one sentence for each input that could name a file other than the job's own.
 
     `own` are the placeholders of the job's files.
     """
@@ -146,7 +146,7 @@ def _has_file_inputs(class_type: str, spec: list[Any] | None) -> bool:
 
 
 def _base_name(name: str) -> str:
-    """Return the name in the definition: `image0` for `images.image0`."""
+    """Return the name without its prefix and number: `image` for `images.image0`."""
     return name.rpartition(".")[2].rstrip("0123456789_")
 
 
@@ -158,18 +158,18 @@ def _is_path_name(name: str) -> bool:
     words = _words(name)
     if words[-1:] and words[-1] in _ATTRIBUTES:
         return False
-    # Some nodes write file_name, others imagepath.
+    # Some nodes separate words (file_name), others do not (imagepath).
     pairs = map("".join, pairwise(words))
     return not {*words, *pairs}.isdisjoint(_FILES | _FOLDERS) or any(map(_ONE_WORD.fullmatch, words))
 
 
 def _is_harmless(name: str, text: str, spec: list[Any] | None) -> bool:
-    """Whether a literal that is not a file of the job cannot name another job's file either."""
+    """Whether a literal that is not a file of this job cannot name a file of another job."""
     if spec is not None and (is_upload(spec) or is_path(spec)):
         return False
     words = {*_words(name)}
     if not text:
-        # An empty text means no subfolder or address; as a file it would name the folder itself.
+        # An empty text means no subfolder or address. As a file name, it would stand for the folder itself.
         return spec is not None or bool(words & (_FOLDERS | _ADDRESSES))
     is_image = name in _MEDIA and len(text) > LONGEST_PATH
     if is_image or text.lower().endswith(MODEL_SUFFIXES):
@@ -178,7 +178,7 @@ def _is_harmless(name: str, text: str, spec: list[Any] | None) -> bool:
         return False
     if spec is None:
         return re.fullmatch(r"[\w -]{1,100}\.[A-Za-z0-9]{1,10}", text) is not None
-    # A font or colour table that comes with the node is one of its choices.
+    # A font or color table that comes with the node is one of the node's choices.
     return text in (choices_of(spec) or ())
 
 

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-# Only a few automata of longer names are cached, because each may need 10 MB.
+# Only a few automata with more characters are cached, because each may need 10 MB.
 _SMALL_LENGTH = 5000
 
 
 class Placeholders:
     """An Aho-Corasick automaton of the reversed names.
 
-    It reads a text backwards, so that it knows at each character the longest name that begins there.
+    The automaton reads a text backwards, so that at each character, it knows the longest name that begins there.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -32,7 +32,8 @@ class Placeholders:
         self._end = re.compile(f"[{ends}]") if ends else None
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the start and the end of each placeholder: the leftmost first, and the longest of several."""
+        """Yield the start and end of each placeholder from left to right. If several begin at one place, use the
+        longest."""
         starts, lengths = self._all(text)
         after = 0
         for start, length in zip(reversed(starts), reversed(lengths), strict=True):
@@ -82,8 +83,9 @@ class Placeholders:
         return self._steps[state, char]
 
     def _all(self, text: str) -> tuple["array[int]", "array[int]"]:
-        """Return the starts of all placeholders, the last first, and the length of the longest at each."""
-        # Lists of tuples would take a hundred bytes for each character.
+        """Return the starts of all placeholders in reverse order, and the length of the longest placeholder at each
+        start."""
+        # Two arrays, because a list of tuples would take a hundred bytes per character.
         starts, lengths = array("q"), array("q")
         if self._end is None:
             return starts, lengths

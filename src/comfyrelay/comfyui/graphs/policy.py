@@ -15,14 +15,14 @@ from comfyrelay.errors import GraphNotAllowed
 
 Mode = Literal["deny", "allow", "off"]
 _LONGEST_CLASS = 200
-# In the definition of a class that the server replaces: the class that it runs.
+# Key in the definition of a class that the server replaces, with the name of the class that runs instead.
 REPLACED_BY = "replaced_by"
 _ASK_ADMINISTRATOR = "Remove the node, or ask an administrator to create an effect from the graph."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphPolicy:
-    """Which nodes and files tenants' graphs may use.
+    """The nodes and files that tenants' graphs may use.
 
     The mode `deny` allows all classes except known dangerous ones, `allow` only listed classes, and `off` all classes.
 
@@ -60,7 +60,7 @@ class GraphPolicy:
             raise GraphNotAllowed(" ".join(problems))
 
     def why_not(self, class_type: str) -> str | None:
-        """Return why a tenant's graph may not contain this class, or `None` if it may."""
+        """Return why a tenant's graph may not contain this class, or `None` if it is allowed."""
         if self.mode == "off":
             return None
         if len(class_type) > _LONGEST_CLASS:
@@ -97,7 +97,8 @@ def _matches(patterns: Sequence[str], class_type: str) -> bool:
 
 @lru_cache(maxsize=16)
 def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    # A fleet's list is long and nearly all names are plain. Brackets are literal, because class names contain them.
+    # A fleet's list is long, and nearly all names are without wildcards. Brackets are literal, because class names
+    # contain them.
     wildcards = [".*?".join(map(re.escape, pattern.split("*"))) for pattern in patterns if "*" in pattern]
     names = frozenset(pattern for pattern in patterns if "*" not in pattern)
     return names, re.compile("|".join(wildcards), re.DOTALL) if wildcards else None

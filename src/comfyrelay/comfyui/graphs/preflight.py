@@ -1,4 +1,4 @@
-"""Find everything that a graph is missing on a server, before it is submitted."""
+"""Find everything that a server lacks for a graph, before the graph is submitted."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from comfyrelay.comfyui.graphs.model_sources import source_of, sources_in
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
-# Each choice of such an input has inputs of its own.
+# Each choice of such an input has its own inputs.
 _CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
 _DEEPEST_CHOICE = 10
 # Inputs with these options name a file in the input folder. Their choices do not list all files.
@@ -22,7 +22,7 @@ _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", 
 def graph_problems(
     graph: Graph, object_info: Mapping[str, Any], *, packages: Mapping[str, str] = MappingProxyType({})
 ) -> list[GraphProblem]:
-    """Check a graph against the definitions of the installed nodes. `packages` names the packages of other nodes."""
+    """Check a graph against the definitions of installed nodes. `packages` has the packages of other nodes."""
     problems = [
         problem
         for node_id, node in graph.items()
@@ -34,7 +34,7 @@ def graph_problems(
 
 
 def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFile]:
-    """Return the files that a graph expects in the server's own folders."""
+    """Return the files that a graph expects in the server's folders."""
     return [
         NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)
         for node_id, node in graph.items()
@@ -55,7 +55,7 @@ def installed_models(object_info: Mapping[str, Any]) -> set[str]:
 
 
 def file_query(name: str) -> dict[str, str]:
-    """Return the parameters of `/view` for a file as graphs name it: `folder/a.png [output]`."""
+    """Return the parameters of `/view` for a file name in a graph, such as `folder/a.png [output]`."""
     mark = next((mark for mark in FOLDER_MARKS if name.endswith(mark)), " [input]")
     folder, _, filename = name.removesuffix(mark).rpartition("/")
     return {"filename": filename, "subfolder": folder, "type": mark.strip(" []")}
@@ -88,7 +88,7 @@ def _node_problems(
 def _read_specs(
     inputs: object, values: Mapping[str, Any], before: str = "", depth: int = 0
 ) -> Iterator[tuple[str, list[Any], bool]]:
-    """Yield name, spec and whether it is required, also of the inputs that chosen options of others have."""
+    """Yield the name and spec of each input, and whether it is required. Includes the inputs of chosen options."""
     required = inputs.get("required") if isinstance(inputs, dict) else None
     for inner, spec in _specs_in(inputs):
         name = f"{before}{inner}"
@@ -125,7 +125,7 @@ def input_specs(definition: object) -> list[tuple[str, list[Any]]]:
 
 
 def specs_for(specs: Mapping[str, list[Any]], name: str) -> list[list[Any]]:
-    """Return every spec that may define an input: `a.b` is defined within `a`, differently for each of its choices."""
+    """Return every spec that may define an input: each choice of `a` may define `a.b` differently."""
     if name in specs:
         return [specs[name]]
     outer, dot, inner = name.partition(".")
@@ -133,7 +133,7 @@ def specs_for(specs: Mapping[str, list[Any]], name: str) -> list[list[Any]]:
 
 
 def inner_specs(spec: list[Any]) -> list[tuple[str, list[Any]]]:
-    """Return the nested inputs of an input: inputs of its choices, and repeated ones."""
+    """Return the nested inputs of an input: the inputs of its choices, and repeated inputs."""
     return [*_named_inside(spec), *_any_inside(spec)]
 
 
@@ -169,7 +169,7 @@ def _specs_in(inputs: object) -> list[tuple[str, list[Any]]]:
 
 
 def choices_of(spec: list[Any]) -> list[Any] | None:
-    """Return the choices of an input, in the old or the new format."""
+    """Return the choices of an input, from the old or new format of definitions."""
     if isinstance(spec[0], list):
         return spec[0]
     choices = options_of(spec).get("options") if spec[0] == "COMBO" else None
@@ -177,7 +177,7 @@ def choices_of(spec: list[Any]) -> list[Any] | None:
 
 
 def options_of(spec: list[Any]) -> dict[str, Any]:
-    """Return the options of an input, which follow its type."""
+    """Return the options of an input, which follow the type in its spec."""
     return spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
 
 

@@ -1,4 +1,4 @@
-"""Random seeds: -1 in a seed input of a graph means a new one."""
+"""Random seeds: -1 in a seed input of a graph stands for a new random seed."""
 
 import secrets
 
@@ -10,9 +10,9 @@ _SEED_BITS = 31
 
 
 def draw_seeds(graph: Graph) -> tuple[Graph, dict[str, int]]:
-    """Return the graph with a random number for each seed input of -1, and these numbers by `<node id>.<input>`.
+    """Replace each seed input of -1 by a random number. Returns the graph, and the numbers by `<node id>.<input>`.
 
-    Seed inputs are `seed` and all whose name ends with it, such as `noise_seed`.
+    Seed inputs are inputs whose names end with `seed`, such as `noise_seed`.
     """
     drawn: dict[str, int] = {}
     filled = dict(graph)
