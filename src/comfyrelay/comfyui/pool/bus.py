@@ -31,17 +31,17 @@ _CALLBACK_SECONDS = 5.0
 
 
 class EventStream(Generic[E]):
-    """A bounded buffer of events for one reader: `async for event in stream`, from its creation until its source ends.
+    """A bounded buffer of events for one reader. `async for event in stream` ends when the source ends.
 
-    If `limit` events are unread, the oldest progress or preview is dropped for a new one, then the oldest other event.
-    The end of a job is never dropped.
+    If `limit` events are unread, a new event replaces the oldest progress or preview event, or else the oldest other
+    event. The end of a job is never dropped.
     """
 
     def __init__(self, *, limit: int) -> None:
         self.dropped = 0
         self._limit = limit
         self._unread: OrderedDict[int, E] = OrderedDict()
-        # Numbers of unread events, oldest first.
+        # Sequence numbers of unread events, oldest first.
         self._transient: deque[int] = deque()
         self._lasting: deque[int] = deque()
         self._next_number = 0
@@ -60,7 +60,7 @@ class EventStream(Generic[E]):
         _, event = self._unread.popitem(last=False)
         numbers = self._numbers_like(event)
         if numbers is not None:
-            # Events are read in order, so this one is the oldest of its kind.
+            # Events are read in order, so this event is the oldest of its kind.
             numbers.popleft()
         return event
 
@@ -91,9 +91,9 @@ class EventStream(Generic[E]):
 class Bus:
     def __init__(self, *, buffer_size: int) -> None:
         self._buffer_size = buffer_size
-        # By the function that unsubscribes: event classes and callback.
+        # Event classes and callback by the function that unsubscribes.
         self._listeners: dict[Callable[[], None], tuple[tuple[type[PoolEvent], ...], Callback]] = {}
-        # The references are weak, so a reader that leaves its `async for` need not unsubscribe.
+        # Weak references, so that a reader that leaves its `async for` need not unsubscribe.
         self._streams: WeakKeyDictionary[EventStream[Any], tuple[type[PoolEvent], ...]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -121,7 +121,7 @@ class Bus:
                 self._call(callback, event)
 
     def do_not_wait_for(self, task: asyncio.Task[Any]) -> None:
-        """Do not wait for this task on close: it is the callback that closes the pool."""
+        """Do not wait for this task on close, because it runs the callback that closes the pool."""
         self._tasks.discard(task)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Finish jobs: store the outcome first, then notify everything that waits for it."""
+"""Finish jobs: store the outcome, then notify all waiters and subscribers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -41,8 +41,8 @@ class JobCompletion:
         self._mark_finished(record)
 
     def abandon(self, record: Record) -> None:
-        """Fail the waiters of a job that stays in the durable queue, because the pool closes."""
-        record.failure = Canceled("The pool was closed; the job stays in its queue for the next start.")
+        """Fail the waiters of a job that remains in the durable queue while the pool closes."""
+        record.failure = Canceled("The pool was closed; the job remains in its queue for the next start.")
         record.set_done()
 
     def set_status(self, record: Record, status: PoolJobStatus) -> None:
@@ -89,8 +89,8 @@ class JobCompletion:
         try:
             await self._queue.settle(record.ticket.id, outcome)
         except Exception:
-            # The job has ended nevertheless. A durable queue that could not store the outcome runs the job again
-            # after a restart.
+            # The job has ended anyway. If a durable queue could not store the outcome, the job runs again after a
+            # restart.
             log.exception("pool.settle_failed", job_id=record.ticket.id)
         self.set_status(record, status)
         final_event = _final_event(record, outcome, reason)

@@ -51,7 +51,7 @@ class EventTranslator:
             case NodeStarted():
                 self._emit_progress(event, class_type=event.class_type)
             case Step():
-                # Nodes that a node creates while it runs are not in the graph.
+                # Nodes that another node creates while it runs are not in the graph.
                 class_type = self._graph.get(event.node_id, {}).get("class_type", "")
                 self._emit_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
             case Preview():

@@ -1,4 +1,4 @@
-"""Events of a pool. The `type` of a class is the name to subscribe to."""
+"""Events of a pool. The `type` of a class is the name for subscriptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class PoolEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolReady(PoolEvent):
-    """Every server was checked once. `client_ids` are online."""
+    """Every server has been checked once. `client_ids` are the online servers."""
 
     type: ClassVar[str] = "pool:ready"
     client_ids: tuple[str, ...]
@@ -57,7 +57,7 @@ class ClientUnblockedWorkflow(PoolEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolJobEvent(PoolEvent):
-    """`client_id` is the current or last server. `attempt` counts from 1, and is 0 before the first."""
+    """`client_id` is the current or last server. `attempt` starts at 1, and is 0 before the first attempt."""
 
     job_id: str
     workflow_hash: str
@@ -111,7 +111,7 @@ class JobPreview(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOutput(PoolJobEvent):
-    """An output node has finished."""
+    """An output node has finished. `files` and `texts` are its outputs."""
 
     type: ClassVar[str] = "job:output"
     prompt_id: str
@@ -131,7 +131,7 @@ class JobPrinted(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobNoted(PoolJobEvent):
-    """Metadata to store with the run however it ends. Graphs send it only if they are stopped while being submitted."""
+    """Metadata to store with the run, regardless of its outcome. Graphs send it only if stopped during submission."""
 
     type: ClassVar[str] = "job:noted"
     prompt_id: str
@@ -140,7 +140,7 @@ class JobNoted(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRetrying(PoolJobEvent):
-    """This attempt failed. The next one may start in `delay_seconds`."""
+    """This attempt failed. The next attempt may start in `delay_seconds`."""
 
     type: ClassVar[str] = "job:retrying"
     error: ComfyError

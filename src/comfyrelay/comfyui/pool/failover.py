@@ -1,4 +1,4 @@
-"""Decide who caused a failure, and which server must not get which workflow until when."""
+"""Decide who caused a failure, and which workflows a server must not get for some time."""
 
 import time
 from collections import defaultdict
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Clock = Callable[[], datetime]
-# A server and a workflow: client id, workflow hash.
+# A server and a workflow: client id and workflow hash.
 Pair = tuple[str, str]
 
 
@@ -56,24 +56,24 @@ class FailoverStrategy(Protocol):
     def judge(self, failure: Failure) -> FailureVerdict:
         """Decide who caused a failure. Called for every failure, including node exceptions and rejected graphs.
 
-        With any verdict except `JOB`, a server with missing nodes or models does not get the job again. That costs no
-        attempt. If every server has rejected the job this way, it fails.
+        With any verdict except `JOB`, a server with missing nodes or models does not get the job again, and the attempt
+        does not count. If every server has rejected the job for this reason, the job fails.
         """
 
     def should_skip(self, client_id: str, workflow_hash: str) -> bool:
-        """Whether this server must not get this workflow now. Called often, so it must be fast."""
+        """Whether this server must not get this workflow now. Must be fast, because it is called often."""
 
     def record_failure(self, client_id: str, workflow_hash: str, error: ComfyError) -> datetime | None:
-        """Record a failure of this server. Returns until when the pair is blocked, if it is."""
+        """Record a failure of this server. Returns the end of the block if the pair is now blocked."""
 
     def record_success(self, client_id: str, workflow_hash: str) -> bool:
-        """Record a success of this server. Returns whether that ended a block."""
+        """Record a success of this server. Returns whether the success ended a block."""
 
     def lift(self, client_id: str, workflow_hash: str) -> bool:
         """Remove the block and failure count of a pair on request. Returns whether the pair was blocked."""
 
     def release(self) -> list[Pair]:
-        """Return the pairs whose block has expired since the last call. They may be used again."""
+        """Return the pairs whose block has expired since the last call."""
 
     def seconds_to_release(self) -> float | None:
         """Return the seconds until the next block expires, or `None`."""
@@ -82,17 +82,15 @@ class FailoverStrategy(Protocol):
         """Return the failures of this server since its last success, by workflow hash."""
 
     def blocked_hashes(self, client_id: str) -> frozenset[str]:
-        """Return the workflows that this server does not get now."""
+        """Return the workflows that are blocked on this server now."""
 
     def restore(self, client_id: str, workflow_hash: str, block: Block) -> None:
         """Restore a block from a durable queue. An expired block is ignored."""
 
 
 def complete_or_default(value: T | None, protocol: type, *, name: str, default: type[T]) -> T:
-    """Return the value if it has all methods of the protocol, other than inherited stubs, or else raise `InvalidInput`.
-
-    Without a value, return an instance of `default`.
-    """
+    """Return the value if it implements all methods of the protocol; otherwise raise `InvalidInput`. Inherited stubs do
+    not count. Without a value, return an instance of `default`."""
     if value is None:
         return default()
     if isinstance(value, type):
@@ -129,7 +127,7 @@ class SmartFailover:
             max_failures_before_block=max_failures_before_block, cooldown=timedelta(seconds=cooldown_seconds)
         )
         self._clock = clock or steady_clock()
-        # The failures, by client id and workflow hash.
+        # Failures by client id and workflow hash.
         self._blocks: defaultdict[str, dict[str, Block]] = defaultdict(dict)
         self._ends: list[tuple[datetime, Pair]] = []
         self._released: list[Pair] = []
@@ -217,7 +215,7 @@ class SmartFailover:
                     return
                 self._forget(client_id, workflow_hash)
                 self._released.append((client_id, workflow_hash))
-            # Otherwise a later failure moved the end, or a success removed the block.
+            # Otherwise, a later failure moved the end of the block, or a success removed the block.
             heappop(self._ends)
 
 
@@ -228,7 +226,7 @@ def steady_clock() -> Clock:
 
 
 class Blocks:
-    """Record failures of servers per workflow, store them in the queue, and emit events about blocks."""
+    """Record failures per server and workflow, store them in the queue, and emit events about blocks."""
 
     def __init__(
         self,
@@ -283,13 +281,13 @@ class Blocks:
         self._emit(ClientUnblockedWorkflow(client_id=client_id, workflow_hash=workflow_hash))
 
     def _store(self, client_id: str, workflow_hash: str) -> None:
-        # Nothing waits for the write: a lost block costs one attempt.
+        # No caller waits for the write: a lost block only costs one attempt.
         if self._queue.durable:
             self._spawn(self._write(client_id, workflow_hash))
 
     async def _write(self, client_id: str, workflow_hash: str) -> None:
         try:
-            # Read the block here, so that of several writes the last one has the newest.
+            # Read the block here, so that the last of several writes stores the newest block.
             await self._queue.store_block(client_id, workflow_hash, self._failover.blocks(client_id).get(workflow_hash))
         except Exception:
             log.exception("pool.block_not_stored", client_id=client_id, workflow_hash=workflow_hash)

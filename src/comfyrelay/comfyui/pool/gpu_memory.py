@@ -1,4 +1,4 @@
-"""Memory of GPUs that several servers share: what jobs need, and what servers hold."""
+"""Memory of shared GPUs: how much jobs need, and how much servers hold."""
 
 import asyncio
 import time
@@ -19,25 +19,25 @@ log = structlog.get_logger(__name__)
 
 # Fraction of a GPU's memory reserved for unreported use.
 MARGIN = 0.03
-# Upper bound for what ComfyUI holds without models. It cannot be distinguished from other programs' memory.
+# Upper bound for ComfyUI's memory without models, which cannot be distinguished from the memory of other programs.
 CONTEXT_BYTES = GIB
 ANSWER_SECONDS = 5.0
 # Minimum interval between measurements of a known workflow after its runs.
 LEARN_SECONDS = 3.0
-# How long a workflow runs alone after it ran out of memory next to others. By then its needs are known better.
+# How long a workflow runs alone after it ran out of memory next to others. After that, its needs are better known.
 ALONE_SECONDS = 3600.0
-# How long a job waits if other programs hold the GPU's memory.
+# How long a job waits if other programs hold the GPU memory.
 CROWDED_SECONDS = 30.0
-# ComfyUI unloads models between two prompts, shortly after the request.
+# ComfyUI unloads models between prompts, shortly after the request.
 UNLOAD_ATTEMPTS = 50
 UNLOAD_PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Memory of a GPU as one ComfyUI reports it, in bytes.
+    """Memory of a GPU in bytes, as reported by one ComfyUI.
 
-    `free` is what no program uses, `held` what that ComfyUI uses.
+    `free` is not used by any program; `held` is used by that ComfyUI.
     """
 
     total: int
@@ -46,12 +46,12 @@ class Memory:
 
 
 def memory_in(stats: Mapping[str, Any]) -> Memory | None:
-    """Return the memory of the first device, which ComfyUI uses, or `None` if it is not a GPU."""
+    """Return the memory of the first device, which is the one that ComfyUI uses, or `None` if it is not a GPU."""
     match stats.get("devices"):
         case [{"type": str() as kind, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
             held, unused = more.get("torch_vram_total"), more.get("torch_vram_free")
             if kind not in NO_GPUS and total > 0 and isinstance(held, int) and isinstance(unused, int):
-                # Memory that torch reserves without using it is free for that ComfyUI only.
+                # Memory that torch has reserved but does not use is free only for that ComfyUI.
                 return Memory(total=total, free=max(free - unused, 0), held=held)
     return None
 
@@ -65,22 +65,22 @@ class GpuMemory:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # By GPU, or by server if its GPU is unknown: its memory, and what other programs hold.
+        # Total memory, and the memory of other programs, by GPU (by server if its GPU is unknown).
         self._total: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         # GPUs with a server that has responded, even if it reported no memory.
         self._measured: set[str] = set()
-        # By server: what it holds, and when it is next measured after a run.
+        # Memory that the server holds, and the time of its next measurement after a run, by server.
         self._held: dict[str, int] = {}
         self._next_measurement_at: dict[str, float] = {}
-        # By workflow: measured with no other models loaded, or the minimum measured next to others.
+        # By workflow: need measured with no other models loaded, and the minimum measured next to other models.
         self._exact: dict[str, int] = {}
         self._bound: dict[str, int] = {}
-        # By workflow: until when it runs alone.
+        # Time until which a workflow runs alone.
         self._alone_until: dict[str, float] = {}
-        # By workflow: the largest GPU that was too small for it alone.
+        # Size of the largest GPU that was too small for a workflow that had it to itself.
         self._oversized: dict[str, int] = {}
-        # By workflow: the GPUs that have completed it.
+        # GPUs that have completed a workflow.
         self._completed: defaultdict[str, set[str]] = defaultdict(set)
 
     def usable(self, gpu: str) -> int | None:
@@ -104,12 +104,12 @@ class GpuMemory:
         return self._clock() < self._alone_until.get(workflow, 0.0)
 
     def need(self, bucket: Bucket, gpu: str) -> int:
-        """Return the memory that a job needs before it may run on a GPU: all of it if unknown."""
+        """Return the memory that must be free before a job runs on a GPU: all memory if the need is unknown."""
         usable = self.usable(gpu) or 0
         known = self.known_need(bucket.workflow_hash)
         if bucket.alone or self.runs_alone(bucket.workflow_hash) or self._is_need_assumed(bucket):
             return usable
-        # A job that needs more than the GPU has may still try, alone.
+        # A job that needs more than the whole GPU may still try to run alone.
         return min(max(known or 0, bucket.memory_bytes or 0), usable)
 
     def _largest_need(self, buckets: Iterable[Bucket], gpu: str) -> int:
@@ -134,14 +134,14 @@ class GpuMemory:
         if usable is None:
             return gpu in self._measured
         if usable == 0:
-            # Needs are capped at the usable memory, so every job would seem to fit.
+            # Needs are capped at the usable memory, so every job would appear to fit.
             return False
-        # One server runs its jobs one after the other.
+        # Jobs of the same server run one after the other.
         needed_by_neighbors = sum(self._largest_need(neighbor.buckets, gpu) for neighbor in neighbors)
         return needed_by_neighbors + self._largest_need((*member.buckets, bucket), gpu) <= usable
 
     async def free_memory_for(self, bucket: Bucket, member: Member, members: Collection[Member]) -> None:
-        """Unload models of idle servers on the GPU as far as this job needs the memory."""
+        """Unload models of idle servers on the GPU until this job has enough memory."""
         gpu = member.gpu
         if bucket.alone:
             await self._unload_all(member, members)
@@ -161,14 +161,14 @@ class GpuMemory:
         )
         idle = [other for other in others if not other.buckets]
         if busy + self.need(bucket, gpu) + sum(self._max_held(other, usable) for other in idle) > usable:
-            # The servers may have loaded models since they were last measured, and memory of a server that was not
-            # measured would count as another program's.
+            # The servers may have loaded models since the last measurement, and the memory of an unmeasured server
+            # would count as that of another program.
             reports = await asyncio.gather(*(self.measure(server, members) for server in (*others, member)))
             self.update_foreign(gpu, reports)
             usable = self.usable(gpu) or 0
         idle = [other for other in idle if self._held.get(other.id, 0)]
         if self._is_need_assumed(bucket):
-            # The job may fit next to the pinned workflow, and gets the GPU to itself if it does not.
+            # The job may fit next to the pinned workflow. If it does not fit, it gets the GPU to itself.
             idle = [other for other in idle if other.pinned is None]
         taken = busy + self.need(bucket, gpu) + sum(self._held[other.id] for other in idle)
         # Pinned workflows are unloaded last.
@@ -186,23 +186,23 @@ class GpuMemory:
         return self._total.get(key)
 
     def known_size(self, member: Member) -> int | None:
-        """Return the memory of a server's GPU as far as it has been measured."""
+        """Return the memory of a server's GPU, or `None` if it has not been measured."""
         return self._total.get(_gpu_key(member))
 
     async def read_sizes(self, members: Iterable[Member]) -> None:
-        """Measure the GPUs whose size is not known yet."""
+        """Measure the GPUs whose size is not yet known."""
         await asyncio.gather(*(self.size(member) for member in members))
 
     def larger(self, than: int, members: Iterable[Member]) -> set[str]:
-        """Return the servers whose GPU is known to have more memory than this."""
+        """Return the servers whose GPU is known to have more than this memory."""
         return {member.id for member in members if is_larger(self.known_size(member), than)}
 
     async def explain(self, error: OutOfMemory, bucket: Bucket, member: Member, members: Collection[Member]) -> None:
-        """Add to an error whether the job had the GPU to itself, the GPU's size, and what other programs held.
+        """Add details to an error: whether the job had the GPU to itself, the GPU's size, and other programs' memory.
 
-        If other programs held much of the memory, the error says nothing about the job and the GPU.
+        If other programs held much of the memory, the job may still fit on this GPU.
         """
-        # A server that cannot unload its models never runs a job more alone than this.
+        # On a server that cannot unload its models, a job cannot have more of the GPU to itself.
         error.ran_alone = bucket.alone or member.comfyui is None
         if member.gpu is not None:
             self.record_out_of_memory(bucket.workflow_hash)
@@ -219,14 +219,14 @@ class GpuMemory:
             error.retry_after_seconds = CROWDED_SECONDS
 
     def on_other_gpus(self, tried: Collection[str], members: Collection[Member]) -> list[Member]:
-        """Return the servers on other GPUs than these servers."""
+        """Return the servers whose GPU is not one of those that were tried."""
         gpus = {_gpu_key(member) for member in members if member.id in tried}
         return [member for member in members if _gpu_key(member) not in gpus]
 
     def capable(self, workflow: str, members: Iterable[Member], *, ran_out_bytes: int | None) -> set[str]:
-        """Return the servers that may complete a workflow that a GPU of this size ran out of memory for.
+        """Return the servers that may complete a workflow that ran out of memory on a GPU of this size.
 
-        A smaller GPU may if it has completed the workflow before.
+        These include smaller GPUs that have completed the workflow before.
         """
         return {
             member.id
@@ -238,7 +238,7 @@ class GpuMemory:
         }
 
     def has_run_on(self, workflow: str, members: Iterable[Member], *, not_larger_than: Member) -> bool:
-        """Whether any of these servers has completed a workflow on a GPU that is known not to be larger."""
+        """Whether any of these servers has completed a workflow on a GPU that is known to be no larger."""
         size = self.known_size(not_larger_than)
         return size is not None and any(
             is_too_small(self.known_size(member), size) and self.has_completed(workflow, member) for member in members
@@ -263,7 +263,7 @@ class GpuMemory:
         return workflow in self._oversized
 
     def would_evict_pinned(self, bucket: Bucket, member: Member, members: Iterable[Member]) -> bool:
-        """Whether a job on a server would leave too little memory for a workflow pinned to another one of the GPU."""
+        """Whether a job on a server would leave too little memory for workflows pinned to other servers on the GPU."""
         gpu = member.gpu
         usable = self.usable(gpu) if gpu is not None else None
         if gpu is None or usable is None or self._is_need_assumed(bucket):
@@ -272,7 +272,7 @@ class GpuMemory:
         return held > 0 and held + self.need(bucket, gpu) > usable
 
     def too_small(self, workflow: str, members: Iterable[Member]) -> frozenset[str]:
-        """Return the servers whose GPU is known to be too small; none if all are."""
+        """Return the servers whose GPU is known to be too small. Empty if no GPU is known to be larger."""
         if (failed_size := self._oversized.get(workflow)) is None:
             return frozenset()
         sizes = {member.id: self._total.get(_gpu_key(member)) for member in members}
@@ -280,12 +280,12 @@ class GpuMemory:
         return small if any(is_larger(size, failed_size) for size in sizes.values()) else frozenset()
 
     def _max_held(self, member: Member, usable: int) -> int:
-        """Return an upper bound for what a server holds: the needs of all workflows that may be loaded."""
+        """Return an upper bound for the memory that a server holds: the needs of all workflows that may be loaded."""
         needs = [self.known_need(workflow) for workflow in member.loaded]
         return max(sum(usable if need is None else need for need in needs), self._held.get(member.id, 0))
 
     async def measure(self, member: Member, members: Iterable[Member]) -> Memory | None:
-        """Ask a server for its memory and its GPU's."""
+        """Read the memory of a server and its GPU."""
         reported = await self._read_memory(member)
         if reported is None:
             return None
@@ -297,10 +297,10 @@ class GpuMemory:
         return reported
 
     def update_foreign(self, gpu: str, reports: Sequence[Memory | None]) -> None:
-        """Update what other programs hold, from one measurement of all servers of a GPU.
+        """Update the memory that other programs hold, from one measurement of all servers of a GPU.
 
-        Skipped if a server did not respond: it may be loading a model, which would count as another program's memory.
-        The same goes for models loaded between the first and the last response.
+        Skipped if a server did not respond: it may be loading a model, which would count as the memory of another
+        program. To exclude models loaded during the measurement, the largest free memory is used.
         """
         known = [report for report in reports if report is not None]
         if known and len(known) == len(reports):
@@ -308,7 +308,7 @@ class GpuMemory:
             self._foreign[gpu] = max(taken - sum(report.held for report in known), 0)
 
     async def measure_gpu(self, member: Member, members: Iterable[Member]) -> Memory | None:
-        """Measure all servers of a GPU, to find out what other programs hold. Returns the report of this server."""
+        """Measure all servers of a GPU and the memory that other programs hold. Returns the report of this server."""
         key = _gpu_key(member)
         on_gpu = [member, *(other for other in members if _gpu_key(other) == key and other.id != member.id)]
         reports = await asyncio.gather(*(self.measure(server, on_gpu) for server in on_gpu))
@@ -316,7 +316,7 @@ class GpuMemory:
         return reports[0]
 
     async def held_by_others(self, member: Member, members: Collection[Member]) -> int:
-        """Measure what other programs hold on a server's GPU now."""
+        """Measure the memory that other programs hold on a server's GPU now."""
         await self.measure_gpu(member, members)
         key = _gpu_key(member)
         return self.others(key, processes=sum(_gpu_key(other) == key for other in members))
@@ -324,7 +324,7 @@ class GpuMemory:
     async def learn(self, workflow: str, member: Member, members: Iterable[Member]) -> None:
         """Measure a server after it has run this workflow.
 
-        Known needs are measured again: the next run may use larger images, or find fewer models of others loaded.
+        Known needs are measured again: a later run may use larger images, or run while fewer other models are loaded.
         """
         if self.known_need(workflow) is not None and self._clock() < self._next_measurement_at.get(member.id, 0.0):
             return
@@ -335,7 +335,7 @@ class GpuMemory:
             self.record_need(workflow, reported.held, is_exact=loaded <= {workflow})
 
     def raise_need(self, workflow: str, held: int) -> None:
-        """Raise a known need to what a server holds that has run nothing else.
+        """Raise a known need to the memory held by a server that has run no other workflow.
 
         Ignored for unknown workflows: the run may only have started.
         """
@@ -343,14 +343,14 @@ class GpuMemory:
             self._exact[workflow] = max(self._exact[workflow], held)
 
     def record_need(self, workflow: str, held: int, *, is_exact: bool) -> None:
-        """Record what a server holds after a run. `is_exact`: it has loaded models of this workflow only."""
+        """Record the memory that a server holds after a run. `is_exact`: only models of this workflow are loaded."""
         if is_exact:
             self._exact[workflow] = max(self._exact.get(workflow, 0), held)
         else:
             self._bound[workflow] = min(self._bound.get(workflow, held), held)
 
     def record_out_of_memory(self, workflow: str) -> None:
-        """Run this workflow alone on its GPU for a while."""
+        """Let this workflow run alone on its GPU for some time."""
         self._alone_until[workflow] = self._clock() + ALONE_SECONDS
 
     def forget(self, member: Member) -> None:
@@ -377,7 +377,7 @@ class GpuMemory:
             if self._held[server.id]:
                 await self._unload(server)
             elif server.comfyui is not None:
-                # Unload servers that report nothing, too.
+                # Also unload servers that do not report memory.
                 server.record_unloaded()
                 with suppress(ComfyRelayError):
                     await server.comfyui.free()
@@ -400,7 +400,7 @@ class GpuMemory:
 
 
 def _gpu_key(member: Member) -> str:
-    """Return the server's GPU, or the server itself if it shares none."""
+    """Return the server's GPU, or the server's id if it does not share a GPU."""
     return member.gpu or member.id
 
 

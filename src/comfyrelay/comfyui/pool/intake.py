@@ -38,7 +38,7 @@ class Intake:
         affinity: Mapping[str, Affinity],
         max_queue_size: int | None,
     ) -> None:
-        """`is_cached` says whether the last run of any server had this `cache_key`."""
+        """`is_cached` returns whether this `cache_key` was that of any server's last run."""
         check_options(defaults, where="defaults")
         check_names(defaults, allowed=JOB_OPTIONS - {"job_id"}, where="defaults")
         for digest, servers in affinity.items():
@@ -61,7 +61,7 @@ class Intake:
         self._pending = 0
         self._none_pending = asyncio.Event()
         self._none_pending.set()
-        # By the caller's id: set when the job that is being enqueued is known.
+        # By the caller's job id: events that are set once the job that is being enqueued is known.
         self._enqueueing: dict[str, asyncio.Event] = {}
 
     async def open(self, stored: StoredJobs) -> None:
@@ -82,7 +82,7 @@ class Intake:
         self._is_open = True
 
     async def close(self) -> None:
-        """Accept no more jobs, and wait until pending ones are queued."""
+        """Accept no more jobs, and wait until pending jobs are queued."""
         self._is_open = False
         await self._none_pending.wait()
 
@@ -111,7 +111,7 @@ class Intake:
             self._enqueueing.pop(job_id).set()
 
     async def _accept_new(self, source: GraphSource, options: JobOptions, client_ids: Collection[str]) -> PoolJob:
-        # One job per turn of the event loop, even if a caller enqueues thousands.
+        # One job per iteration of the event loop, even if a caller enqueues thousands.
         async with self._turn:
             await asyncio.sleep(0)
             if not self._is_open:
@@ -136,8 +136,8 @@ class Intake:
         waiting = len(self._queue) + self._pending
         if self._max_queue_size is not None and waiting >= self._max_queue_size:
             raise QueueFull(
-                f"The queue of the pool is full: {waiting} jobs wait, and max_queue_size is {self._max_queue_size}. "
-                "Enqueue again when a job has started."
+                f"The queue of the pool is full: {waiting} jobs are waiting, and max_queue_size is "
+                f"{self._max_queue_size}. Enqueue again when a job has started."
             )
 
     def _with_defaults(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> JobOptions:
@@ -148,7 +148,7 @@ class Intake:
         return JobOptions(**{**self._defaults, **affinity, **options})
 
     def _route_by_cache_key(self, ticket: Ticket) -> Ticket:
-        """Send a job to the server that runs, or ran last, a job with the same cache key."""
+        """Prefer the server that is running, or last ran, a job with the same cache key."""
         key = ticket.cache_key
         if key is None:
             return ticket

@@ -1,4 +1,4 @@
-"""Jobs of a pool: `Record` is the internal state of one, `PoolJob` its public handle, `Registry` finds both by id."""
+"""Jobs of a pool: `Record` is a job's internal state, `PoolJob` its public handle, and `Registry` finds both by id."""
 
 import asyncio
 from collections import Counter, deque
@@ -32,7 +32,7 @@ class StopReason(Enum):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Record:
-    """State of one job. Thousands of records wait at a time, so each consists of few objects.
+    """State of one job. Thousands of records may exist at a time, so each consists of few objects.
 
     `task` processes the job from the start of an attempt until the job is queued again or has ended; `can_stop` says
     whether the task may be canceled. `failures` has the last error on each server and its verdict, by client id. Once
@@ -57,7 +57,7 @@ class Record:
     task: asyncio.Task[None] | None = None
     stop: StopReason | None = None
     can_stop: bool = False
-    # Whether the run was sent to its server while another run was active there, and whether it has started since.
+    # Whether the run was sent to its server while another run was active there, and whether it has started.
     is_behind: bool = False
     has_started: bool = False
     streams: tuple[EventStream[PoolJobEvent], ...] = ()
@@ -106,7 +106,7 @@ class Record:
         self.final_event = final_event
         if outcome.result is not None:
             self.progress = 1.0
-        # The graph and the files are most of a job's size.
+        # The graph and the files make up most of a job's size.
         self.ticket = replace(self.ticket, graph=b"", attachments=())
 
 
@@ -157,7 +157,8 @@ class PoolJob:
 
     @property
     def attempts(self) -> int:
-        """Number of attempts so far. A run that is repeated for free, such as after a move, is not counted twice."""
+        """Number of attempts so far. Runs that do not count as attempts, such as those before a move, are not
+        included."""
         return self._record.ticket.attempts
 
     @property
@@ -190,19 +191,19 @@ class PoolJob:
 
     @property
     def progress(self) -> float:
-        """Progress from 0 to 1, as far as nodes report it."""
+        """Progress from 0 to 1, as far as it is reported by nodes."""
         return self._record.progress
 
     async def cancel(self, *, wait: bool = True) -> bool:
         """Cancel the job. Returns false if it had already ended.
 
-        Waits until the run has stopped on its server, which a node may delay until its next step. Without `wait`,
-        returns after the stop request. The job is canceled at once, and its server gets the next one.
+        Waits until the run has stopped on its server, which may take until the node's next step. Without `wait`,
+        returns after the stop request. The job is canceled at once, and its server can get the next job.
         """
         return await self._cancel(self.id, wait=wait)
 
     def events(self) -> EventStream[PoolJobEvent]:
-        """Stream the job's events from now on. The last one reports the outcome."""
+        """Stream the job's events from now on. The last event reports the outcome."""
         stream: EventStream[PoolJobEvent] = EventStream(limit=self._buffer_size)
         self._record.streams = (*self._record.streams, stream)
         if self._record.is_done:
@@ -210,7 +211,7 @@ class PoolJob:
         return stream
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save one of the job's files and return its size. `to` appears only when it is complete."""
+        """Save one of the job's files and return its size. `to` is created only after the download is complete."""
         if self.server is None:
             raise Conflict("This job has not run on a server of this pool, so its files cannot be read.")
         return await self.server.download(file, to)
@@ -219,17 +220,17 @@ class PoolJob:
         await self._record.wait()
         if self._record.result is not None:
             return self._record.result
-        # Each waiter gets its own traceback, not that of all earlier ones.
+        # Reset the traceback, because each earlier waiter has added to it.
         raise (self._record.failure or Canceled()).with_traceback(None)
 
 
 class Registry:
-    """All unfinished jobs of a pool, and the last finished ones."""
+    """All unfinished jobs of a pool, and the most recently finished jobs."""
 
     def __init__(self, *, keep_finished: int) -> None:
         self.idle = asyncio.Event()
         self.idle.set()
-        # Number of jobs by status. Finished jobs count from the opening of the pool.
+        # Number of jobs by status. Finished jobs are counted since the pool was opened.
         self.counts: Counter[PoolJobStatus] = Counter()
         self._keep_finished = keep_finished
         self._records: dict[str, Record] = {}
@@ -264,7 +265,7 @@ class Registry:
             raise NotFound(f"This pool has no job {job_id}.") from None
 
     def mark_finished(self, job_id: str) -> list[str]:
-        """Record that a job has ended. Returns the finished jobs that the registry has dropped for it."""
+        """Record that a job has ended. Returns the older finished jobs that the registry has dropped."""
         self._finished.append(job_id)
         dropped = []
         while len(self._finished) > self._keep_finished:

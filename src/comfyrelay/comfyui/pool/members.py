@@ -1,4 +1,4 @@
-"""The servers of a pool: their state, what the scheduler needs to know about them, and the tasks that watch them."""
+"""The servers of a pool: their state, the facts that the scheduler needs, and the tasks that watch them."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 Servers = Iterable[str | ComfyServer] | Mapping[str, str | ComfyServer]
-# No memory holds the models of more workflows.
+# No server can hold the models of more workflows in memory.
 MAX_WARM = 50
 
 
@@ -72,26 +72,26 @@ class Member:
         self.is_paused = False
         self.completed = 0
         self.failed = 0
-        # Number of jobs that all servers together had started when this one got its last job.
+        # Total number of jobs started on all servers when this server got its last job.
         self.last_used = 0
         # Workflows that completed since the last connect, newest first.
         self.warm: dict[str, None] = {}
-        # The warm workflows, and workflows that failed or were stopped since: their models may be loaded.
+        # The warm workflows, and workflows that have failed or were stopped since, because their models may be loaded.
         self.loaded: dict[str, None] = {}
         # Approximate seconds of the last runs, by workflow.
         self.durations: dict[str, float] = {}
-        # Loop time of the last failed run that may also fail the next one.
+        # Loop time of the last failure that may also make the next run fail.
         self.failed_at = float("-inf")
         # The workflow that stays loaded.
         self.pinned: str | None = None
-        # Cache key of the last or active run, and of the last completed run if no other run started since.
+        # Cache key of the active or last run, and of the last completed run if no other run has started since.
         self.cache_key: str | None = None
         self.completed_cache_key: str | None = None
         self.usable_from = 0.0
         self._timings = timings
         self._on_change = on_change
         self._was_online = False
-        # Why a run considers the server lost, and the signal to check it.
+        # Why a run considers the server lost, and the signal to check the server.
         self._loss_reason: str | None = None
         self._loss_suspected = Wakeup()
         self._check_requested = Wakeup()
@@ -125,7 +125,7 @@ class Member:
         self.completed += 1
         self.record_loaded(workflow_hash)
         self.warm = _with_newest(self.warm, workflow_hash)
-        # A cached run says little about the next duration.
+        # The duration of a cached run does not predict the next one.
         duration = max(seconds, self.durations.get(workflow_hash, 0.0) / 2)
         self.durations = {digest: self.durations[digest] for digest in self.warm if digest in self.durations}
         self.durations[workflow_hash] = duration
@@ -152,7 +152,7 @@ class Member:
         self._check_requested.notify()
 
     async def watch(self) -> None:
-        """Keep the state up to date until canceled."""
+        """Keep the server's state up to date until canceled."""
         loop = asyncio.get_running_loop()
         timings = self._timings
         backoff = Backoff(first_seconds=timings.first_backoff_seconds, max_seconds=timings.last_backoff_seconds)
@@ -165,7 +165,7 @@ class Member:
                 online_at = loop.time()
                 self._set_online(online_at)
                 reason = await self._wait_until_lost()
-                # A server that soon disconnects again is also checked less and less often.
+                # A server that soon disconnects again is also checked at increasing intervals.
                 if loop.time() - online_at >= timings.last_backoff_seconds:
                     failures = 0
             self._change(ClientState.OFFLINE, reason)
@@ -204,7 +204,7 @@ class Member:
     async def _watch_connection(self) -> asyncio.Task[None]:
         disconnect = asyncio.create_task(self.server.disconnected())
         await asyncio.sleep(0)
-        # A connection that never opened, for example behind a proxy, is no loss. Health checks cover that server.
+        # A connection that never opened, for example behind a proxy, cannot be lost. Health checks cover that server.
         if not disconnect.done():
             disconnect.add_done_callback(self._handle_disconnect)
         return disconnect

@@ -1,4 +1,4 @@
-"""Use several ComfyUI servers as one: an enqueued graph runs on any server that can."""
+"""Use several ComfyUI servers as one: an enqueued graph runs on any suitable server."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -53,12 +53,13 @@ class WorkflowPool:
     ) -> None:
         """Create a pool, which starts when it is entered or `open` is called.
 
-        `defaults` are options for every job, such as `timeouts`. `affinity` says which servers run a workflow, by
-        workflow hash. Options of the job replace both. If `max_queue_size` jobs wait, `enqueue` raises `QueueFull`.
+        `defaults` are options for every job, such as `timeouts`. `affinity` maps workflow hashes to the servers for
+        that workflow. Options of a job replace both. If `max_queue_size` jobs are waiting, `enqueue` raises
+        `QueueFull`.
 
         `keep_finished` is the number of finished jobs that can still be looked up, here and in a durable queue.
-        `event_buffer` is the number of events that wait for a slow reader before some are dropped. The next job is sent
-        to a busy server ahead of time, to leave no gap between two jobs, if both are known to take at most
+        `event_buffer` is the number of events that are kept for a slow reader before some are dropped. The next job is
+        sent to a busy server ahead of time, to leave no gap between two jobs, if both are known to take at most
         `ahead_seconds` there.
         """
         self._queue = complete_or_default(queue, QueueAdapter, name="queue", default=MemoryQueue)
@@ -118,7 +119,7 @@ class WorkflowPool:
     async def open(self) -> None:
         """Load the jobs in the queue and start connecting to the servers. A pool can be opened once."""
         if self._was_opened or self._closing is not None:
-            raise Conflict("A pool can be opened once only.")
+            raise Conflict("A pool can be opened only once.")
         self._intake.check_affinity(self._roster.ids)
         self._was_opened = True
         try:
@@ -137,10 +138,10 @@ class WorkflowPool:
         self._scheduler.open(self._roster)
 
     async def close(self, *, drain: bool = False) -> None:
-        """Stop the pool. With `drain`, first wait until every job has ended; new ones are rejected.
+        """Stop the pool. With `drain`, first wait until every job has ended; new jobs are rejected.
 
         Active runs are interrupted on their servers. A durable queue keeps unfinished jobs for the next start;
-        otherwise they are canceled. Tasks that await one of them get `Canceled`.
+        otherwise they are canceled. Tasks that await such a job get `Canceled`.
         """
         # The pool does not wait for a callback that closes the pool.
         if caller := asyncio.current_task():
@@ -153,7 +154,7 @@ class WorkflowPool:
         await asyncio.shield(self._closing)
 
     async def wait_ready(self) -> None:
-        """Wait until every server was tried once and at least one is online."""
+        """Wait until every server has been tried once and at least one server is online."""
         await self._roster.ready.wait()
 
     async def enqueue(self, graph: GraphSource, **options: Unpack[JobOptions]) -> PoolJob:
@@ -161,7 +162,7 @@ class WorkflowPool:
 
         A seed input of -1 gets a random number, which stays the same in all attempts (`PoolJob.seeds`). With a durable
         queue, the job cannot be lost once this returns. Raises `GraphError` or `InvalidInput` if the graph or an option
-        is invalid, and `QueueFull` if `max_queue_size` jobs wait.
+        is invalid, and `QueueFull` if `max_queue_size` jobs are waiting.
         """
         return await self._intake.accept(graph, options, self._roster.ids)
 
@@ -176,11 +177,11 @@ class WorkflowPool:
 
     @property
     def jobs(self) -> Mapping[str, PoolJob]:
-        """All unfinished jobs and the last finished ones, by id."""
+        """All unfinished jobs and the most recently finished jobs, by id."""
         return self._registry.jobs
 
     def job(self, job_id: str) -> PoolJob:
-        """Return an unfinished job, or one of the last finished ones. Raises `NotFound` for others."""
+        """Return an unfinished or recently finished job. Raises `NotFound` for other ids."""
         return self._registry.job(job_id)
 
     async def cancel(self, job_id: str, *, wait: bool = True) -> bool:
@@ -199,7 +200,7 @@ class WorkflowPool:
             elif record.task is not None:
                 await self._runner.stop(record, StopReason.CANCEL)
             else:
-                # Another task has just removed the job and ends it.
+                # Another task has just removed the job and will end it.
                 await record.wait()
         is_canceled = record.status is PoolJobStatus.CANCELED
         if is_canceled and wait and record.server is not None and record.prompt_id is not None:
@@ -230,7 +231,7 @@ class WorkflowPool:
     def on(self, selector: Selector, callback: Callable[[Any], object]) -> Callable[[], None]:
         """Call a function, or start a coroutine, for each event of a type (`"job:completed"`), class, or all (`"*"`).
 
-        Returns a function that unsubscribes. Exceptions of a callback are logged.
+        Returns a function that unsubscribes. Exceptions in a callback are logged.
         """
         return self._bus.on(selector, callback)
 
@@ -248,7 +249,7 @@ class WorkflowPool:
     ) -> str:
         """Add a server and return its client id.
 
-        Servers with the same `gpu` share its memory: jobs run there in parallel only if they are known to fit.
+        Servers with the same `gpu` share its memory: jobs run there in parallel only if they are known to fit together.
         `comfyui` reports the memory if the server itself does not.
         """
         if self._closing is not None:
@@ -270,11 +271,12 @@ class WorkflowPool:
         self._roster.get(client_id).suspect(reason)
 
     def check_server(self, client_id: str) -> None:
-        """Check an offline server now, because it was started, instead of after the usual pause."""
+        """Check an offline server now instead of after the usual pause, because it was started."""
         self._roster.get(client_id).check_now()
 
     async def measure_memory(self, client_id: str) -> Memory | None:
-        """Return the memory of a server and its GPU, and update the known need of the workflow that runs there."""
+        """Return the memory of a server and its GPU, and update the known need of the workflow that is running
+        there."""
         member = self._roster.find(client_id)
         if member is None:
             return None
@@ -291,7 +293,7 @@ class WorkflowPool:
         """
         self.memory.record_too_small(workflow_hash(read_graph(graph)), gpu_bytes)
         if len(self._roster.online) > 1:
-            # Measure the sizes: a GPU of unknown size is not avoided.
+            # Measure the sizes, because a GPU of unknown size is not avoided.
             await self.memory.read_sizes(self._roster.online)
 
     async def remove_server(self, client_id: str, *, finish: bool = False) -> None:

@@ -37,16 +37,16 @@ from comfyrelay.errors import (
 
 log = structlog.get_logger(__name__)
 
-# After these errors a server gets no jobs until a health check succeeds.
+# After these errors, a server gets no jobs until a health check succeeds.
 _SUSPECT_ERRORS = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
-# After-effects of these errors may fail the next run.
+# After-effects of these errors may make the next run fail.
 _SPREADING_ERRORS = (*_SUSPECT_ERRORS, OutOfMemory)
-# How long a job whose node raised an exception waits for other servers if all of them are unreachable.
+# How long a job whose node raised an exception waits if all other servers are unreachable.
 SECOND_ATTEMPT_SECONDS = 10.0
 
 
 class _CollateralFailure(Exception):
-    """An attempt that was queued behind another run failed because of that run.
+    """An attempt that was queued behind another run has failed because of that run.
 
     The attempt never started, or the server was no longer usable. The job is requeued without counting the attempt.
     """
@@ -97,7 +97,7 @@ class Runner:
         record.task = self._completion.spawn(self._attempt(record, member))
 
     async def stop(self, record: Record, reason: StopReason) -> None:
-        """Stop a run, and wait until its task has ended. It may have ended since the caller looked."""
+        """Stop a run, and wait until its task has ended. Does nothing if the run has already ended."""
         if (task := record.task) is None:
             return
         if record.stop is None:
@@ -124,7 +124,7 @@ class Runner:
                 raise
             await self._handle_stop(record, record.stop)
         except Exception as error:
-            # The queue or the strategy failed, not a server: a disk may be full.
+            # The queue or the failover strategy failed, not a server. For example, a disk may be full.
             log.exception("pool.attempt_failed", client_id=member.id, job_id=record.ticket.id)
             await self._completion.fail(record, _unexpected(error))
 
@@ -132,7 +132,7 @@ class Runner:
         bucket = record.ticket.bucket
         began = asyncio.get_running_loop().time()
         try:
-            # A task that is canceled before its first step never reaches its own cleanup.
+            # A task that is canceled before its first step never runs its own cleanup.
             record.can_stop = True
             if record.stop is not None:
                 raise asyncio.CancelledError
@@ -147,10 +147,10 @@ class Runner:
                     raise _CollateralFailure(outcome)
                 member.failed_at = asyncio.get_running_loop().time()
             if isinstance(outcome, OutOfMemory):
-                # Measure while the server gets no other job: its block must come first.
+                # Measure while the server gets no other job, because it must be blocked before its next job.
                 await self._memory.explain(outcome, bucket, member, self._members)
             elif member.gpu is not None and isinstance(outcome, RunResult):
-                # Measure before the next run starts there and holds memory, too.
+                # Measure before the next run starts on this server and holds memory itself.
                 await self._memory.learn(bucket.workflow_hash, member, self._members)
             return outcome
         finally:
@@ -189,12 +189,12 @@ class Runner:
         self._blocks.record_success(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
             if verdict is FailureVerdict.ELSEWHERE and client_id != member.id:
-                # Another server could run it, so this server was at fault.
+                # Another server could run the job, so this server was at fault.
                 self._blocks.record_failure(client_id, workflow_hash, error)
         await self._completion.complete(record, result)
 
     def _record_cache_use(self, ticket: Ticket, member: Member, result: RunResult) -> None:
-        """Record whether a server that repeats its last work used its cache, which not every node allows."""
+        """Record whether a server that repeated its last work used its cache, which some nodes do not support."""
         key = ticket.cache_key
         if key is not None and member.completed_cache_key == key:
             graph = orjson.loads(ticket.graph)
@@ -205,7 +205,7 @@ class Runner:
             member.completed_cache_key = key
 
     def _update_pins(self, bucket: Bucket, member: Member) -> None:
-        """Pin a workflow that stays loaded to one server. Unpin it after a job that does not request this."""
+        """Pin a workflow that is to stay loaded to one server. Unpin it after a job without this option."""
         holders = [other for other in self._members if other.pinned == bucket.workflow_hash]
         if not bucket.keep_loaded:
             for holder in holders:
@@ -239,11 +239,12 @@ class Runner:
     async def _handle_out_of_memory(
         self, record: Record, member: Member, error: OutOfMemory, verdict: FailureVerdict
     ) -> None:
-        """Retry a job alone on its GPU, then on each other GPU that may have enough memory. This costs no attempt."""
+        """Retry a job alone on its GPU, then on each other GPU that may have enough memory. The retries are not
+        counted."""
         ticket, bucket = record.ticket, record.ticket.bucket
         again = replace(ticket, attempts=ticket.attempts - 1)
         if not error.ran_alone:
-            # The same GPU shows whether its server is at fault.
+            # A retry on the same GPU shows whether the server is at fault.
             alone = bucket._replace(alone=True, preferred_clients=bucket.preferred_clients | {member.id})
             await self._retry(record, replace(again, bucket=alone), error, at_once=True)
             return
@@ -264,7 +265,7 @@ class Runner:
         if is_job_fault:
             await self._completion.fail(record, error)
         elif step is OutOfMemoryStep.NONE:
-            # The server is at fault, and no other one is online.
+            # The server is at fault, and no other server is online.
             error.gpu_bytes = None
             await self._handle_failure(record, member, error, verdict)
         else:
@@ -284,7 +285,7 @@ class Runner:
             await self._retry(record, moved, error, at_once=True)
 
     def _acquit_servers(self, record: Record, gpu_bytes: int) -> None:
-        """Record that GPUs of this size are too small, and remove the blocks that this job caused."""
+        """Record that GPUs of this size are too small, and lift the blocks that this job caused."""
         workflow_hash = record.ticket.bucket.workflow_hash
         self._memory.record_too_small(workflow_hash, gpu_bytes)
         for client_id in _ran_out_alone(record):
@@ -311,7 +312,8 @@ class Runner:
         if verdict is FailureVerdict.JOB:
             return None
         if isinstance(record.last_error, NotInstalled):
-            # An unreachable or blocked server may have the missing nodes or models. A rejection costs no attempt.
+            # An unreachable or blocked server may have the missing nodes or models. A rejection does not count as an
+            # attempt.
             can_move = self._scheduler.has_server(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         can_move = bool(self._scheduler.online_servers(elsewhere))
@@ -323,11 +325,11 @@ class Runner:
         return None if is_last else ticket
 
     async def _retry(self, record: Record, ticket: Ticket, error: ComfyError, *, at_once: bool = False) -> None:
-        # The delay that a server requests does not apply to another one.
+        # The delay that a server requests does not apply to another server.
         is_moving = ticket.one_attempt_per_server or record.client_id in ticket.bucket.exclude_clients
         delay = 0.0 if at_once or is_moving else max(ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._completion.set_status(record, PoolJobStatus.RETRYING)
-        # The event has the number of the failed attempt, which the next ticket may not count.
+        # The event has the number of the failed attempt, which may not be counted in the next ticket.
         self._completion.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
         record.ticket = ticket
         await asyncio.sleep(delay)
@@ -338,7 +340,7 @@ class Runner:
             await self._completion.cancel(record)
             return
         if record.status is PoolJobStatus.RUNNING:
-            # Neither the job nor the server failed.
+            # Neither the job nor the server is at fault.
             record.ticket = replace(record.ticket, attempts=record.ticket.attempts - 1)
         await self._put_back(record)
 

@@ -12,7 +12,7 @@ from comfyrelay.comfyui.pool.unserved_jobs import UnservedJobs
 
 ShouldSkip = Callable[[str, str], bool]
 
-# How long a turn may take before other tasks of the event loop get theirs.
+# How long a turn may take before it lets other tasks of the event loop run.
 _TURN_SECONDS = 0.005
 MAX_UNCACHED = 1000
 
@@ -23,14 +23,14 @@ def fits(bucket: Bucket, client_id: str, should_skip: ShouldSkip) -> bool:
 
 
 def choose(bucket: Bucket, candidates: Iterable[Member], should_skip: ShouldSkip) -> Member | None:
-    """Choose a preferred server, then one with the cached result, then one with the models loaded, then the least
-    busy, then the longest idle."""
+    """Choose a server by these criteria, in this order: preferred, result cached, models loaded, least busy, longest
+    idle."""
     return min(
         (candidate for candidate in candidates if fits(bucket, candidate.id, should_skip)),
         key=lambda member: (
             member.id not in bucket.preferred_clients,
             bucket.same_as is None or bucket.same_as != member.cache_key,
-            # The last completed workflow is loaded; earlier ones may be.
+            # The last completed workflow is loaded; earlier workflows may be.
             bucket.workflow_hash not in member.warm,
             bucket.workflow_hash != next(iter(member.warm), None),
             member.foreign_runs,
@@ -43,7 +43,7 @@ def choose(bucket: Bucket, candidates: Iterable[Member], should_skip: ShouldSkip
 class Scheduler:
     """Assign jobs to servers without polling.
 
-    `wake` signals a change, and a timer covers what changes with time alone.
+    `wake` signals a change. A timer covers changes that are caused only by time.
     """
 
     def __init__(
@@ -71,15 +71,16 @@ class Scheduler:
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        # Servers that no waiting job may use. Without this, one that stays free would cause a scan of all buckets in
-        # every turn: 5 ms with 10,000 of them.
+        # Servers that no waiting job may use. Otherwise, a server that remains free would cause a scan of all buckets
+        # in every turn, which takes 5 ms for 10,000 buckets.
         self._unwanted: set[str] = set()
         self._unserved = UnservedJobs()
-        # Whether a job waits for a busy server, although others are free. They are tried again after each change.
+        # Whether a job waits for a busy server although other servers are free. Those are tried again after each
+        # change.
         self._is_holding_back = False
-        # The GPU on which a bucket waits for memory. It must stay the same one, or none would ever become free.
+        # The GPU on which a bucket waits for memory. If it changed, no GPU would ever become free.
         self._awaited: dict[Bucket, str] = {}
-        # Workflows that servers do not cache: they run again despite an identical last run. Newest last.
+        # Workflows that servers do not cache: they run again even after an identical run. Newest last.
         self._uncached: dict[str, None] = {}
 
     def open(self, roster: Roster) -> None:
@@ -87,12 +88,12 @@ class Scheduler:
         self.wake()
 
     def wake(self) -> None:
-        """Schedule a turn soon; many calls cause one turn."""
+        """Schedule a turn soon. Several calls cause only one turn."""
         if self._roster is not None and self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn, self._roster)
 
     def add(self, ticket: Ticket) -> None:
-        """Handle a new waiting job, which may use a server that no other job could."""
+        """Handle a new waiting job, which may be able to use a server that no other job can use."""
         self._unserved.add(ticket, now=asyncio.get_running_loop().time())
         if self._unwanted:
             should_skip = self._failover.should_skip
@@ -107,21 +108,19 @@ class Scheduler:
         self._awaited.pop(ticket.bucket, None)
 
     def reconsider(self, client_id: str) -> None:
-        """Try a server again that was paused, or blocked for a workflow."""
+        """Consider a server again that was paused, or blocked for a workflow."""
         self._unwanted.discard(client_id)
         self.wake()
 
     def reconsider_gpu(self, member: Member) -> None:
-        """Try the servers again that share a server's GPU: it may have enough memory now."""
+        """Consider all servers on this server's GPU again, which may have enough memory now."""
         if member.gpu is not None and self._roster is not None:
             self._unwanted.difference_update(other.id for other in self._roster if other.gpu == member.gpu)
         self.wake()
 
     def record_repeat(self, workflow_hash: str, *, is_cached: bool) -> None:
-        """Record whether a server that repeated its last work used its cache.
-
-        If the cache is useless, jobs do not wait for that server.
-        """
+        """Record whether a server that repeated its last work used its cache. If not, jobs with this workflow do not
+        wait for the server."""
         self._uncached.pop(workflow_hash, None)
         if not is_cached:
             self._uncached[workflow_hash] = None
@@ -129,7 +128,7 @@ class Scheduler:
                 del self._uncached[oldest]
 
     def online_servers(self, bucket: Bucket, among: Collection[str] | None = None) -> list[Member]:
-        """Return the servers that are online and may get a job of this bucket, now or once they are free."""
+        """Return the online servers that may get a job of this bucket now or when they are free."""
         able = [] if self._roster is None else self._able(bucket, self._roster)
         return [member for member in able if among is None or member.id in among]
 
@@ -174,7 +173,7 @@ class Scheduler:
 
     def _place_one(self, free: list[Member], roster: Roster) -> bool:
         chosen: Member | None = None
-        # GPUs on which an earlier job waits for memory: later ones must not take it.
+        # GPUs on which an earlier job waits for memory. Later jobs must not take that memory.
         reserved: set[str] = set()
         has_pins = any(member.pinned is not None for member in roster)
 
@@ -200,16 +199,16 @@ class Scheduler:
         return choose(bucket, with_memory, self._failover.should_skip)
 
     def _awaited_gpu(self, bucket: Bucket, full_gpu: str, roster: Roster) -> str:
-        """Return the GPU that a job of this bucket waits for: the same as before, as long as it could run there."""
+        """Return the GPU that a job of this bucket waits for: the same as before, if the job can still run there."""
         able = self._able(bucket, roster)
         if self._awaited.get(bucket) not in {member.gpu for member in able if not member.is_paused}:
             self._awaited[bucket] = full_gpu
         return self._awaited[bucket]
 
     def _place_ahead(self, roster: Roster, now: float) -> bool:
-        """Send the next job to a server that is busy with a short one, to leave no gap between the two.
+        """Send the next job to a server that is busy with a short job, to leave no gap between the two jobs.
 
-        Later jobs must not overtake it, so they are not considered.
+        Later jobs must not overtake the next job, so they are not considered.
         """
         chosen: Member | None = None
         is_next = True
@@ -232,10 +231,10 @@ class Scheduler:
         return True
 
     def _servers_to_avoid(self, bucket: Bucket, roster: Roster, *, has_pins: bool) -> set[str]:
-        """Return the servers to avoid although the job could run there, because another can take it now or later.
+        """Return the servers that a job should avoid because another server can take it now or later.
 
-        These are servers whose GPU is too small, that keep another workflow loaded or would have to unload one, and all
-        but one that run the same work now.
+        These are servers whose GPU is too small, servers that keep another workflow loaded or would have to unload one,
+        and, while one server runs the same work, all other servers.
         """
         waits_for_same = bucket.same_as is not None and bucket.workflow_hash not in self._uncached
         if not has_pins and not waits_for_same and not self._memory.is_oversized(bucket.workflow_hash):

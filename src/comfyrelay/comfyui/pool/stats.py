@@ -27,7 +27,7 @@ class ClientStats:
     failed: int
     blocked_hashes: frozenset[str]
     blocks: Mapping[str, Block]
-    # Workflows that completed since the last connect, newest first.
+    # Workflows that have completed since the last connect, newest first.
     warm_hashes: tuple[str, ...]
     # The workflow that stays loaded.
     pinned: str | None
@@ -51,7 +51,7 @@ class ClientStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolStats:
-    """Number of jobs by status. Finished jobs count from the opening of the pool, even if they are no longer stored."""
+    """Number of jobs by status. Finished jobs are counted since the pool was opened, even if no longer stored."""
 
     queued: int
     running: int

@@ -32,16 +32,16 @@ class Bucket(NamedTuple):
     preferred_clients: frozenset[str] = frozenset()
     exclude_clients: frozenset[str] = frozenset()
     memory_bytes: int | None = None
-    # Whether a job ran out of memory next to others, and now gets the GPU to itself.
+    # Whether a job gets the GPU to itself, because it ran out of memory next to others.
     alone: bool = False
-    # Whether the server that runs a job keeps its models loaded.
+    # Whether the server that runs a job keeps the models of the workflow loaded.
     keep_loaded: bool = False
-    # The cache key of an earlier identical job. A server that has the result cached need not run it again.
+    # The cache key of an earlier identical job. A server with the cached result need not run the job again.
     same_as: str | None = None
 
 
 class Affinity(TypedDict, total=False):
-    """Which servers run a workflow.
+    """The servers that may run a workflow.
 
     - `preferred_clients`: servers to use if one of them is free; otherwise others are used.
     - `exclude_clients`: servers never to use.
@@ -56,21 +56,17 @@ class JobOptions(Affinity, total=False):
 
     - `job_id`: an id that the caller chooses. If the pool has a job with this id, finished or not, that job is returned
       and nothing is queued. Raises `IdempotencyConflict` if that job has another graph.
-    - `priority`: jobs with a higher one go first; default 0.
-    - `metadata`: available on the job and each of its events.
-    - `include_outputs`: nodes (ids or titles) whose outputs come first in the result.
-    - `attachments`: files that are uploaded to the server before the run.
-    - `preferred_clients`, `exclude_clients`: see `Affinity`.
-    - `memory_bytes`: minimum memory that the job needs on a shared GPU; a larger measured need wins.
-    - `keep_loaded`: the server that runs the job gets no other workflows while other servers can take them. It unloads
-      the models only if another job needs the memory and fits nowhere else.
-    - `cache_key`: jobs with the same key request the same work. They run on one server in sequence, so that later ones
-      use its cache.
-    - `max_attempts`: default 3.
-    - `retry_delay`: seconds between a failed attempt and the next; default 1.
-    - `one_attempt_per_server`: a server that causes a failure does not get the job again. The job moves to another
-      online server, which costs no attempt; without one, it fails.
-    - `give_up_after_seconds`: how long the job waits while no suitable server is online; no limit by default. It then
+    - `priority`: jobs with a higher one go first; default 0. - `metadata`: available from the job and in each of its
+    events. - `include_outputs`: nodes (ids or titles) whose outputs come first in the result. - `attachments`: files
+    that are uploaded to the server before the run. - `preferred_clients`, `exclude_clients`: see `Affinity`. -
+    `memory_bytes`: minimum memory that the job needs on a shared GPU; a larger measured need wins. - `keep_loaded`: the
+    server that runs the job gets no other workflows while other servers can take them. The models are unloaded only if
+    another job needs the memory and does not fit elsewhere. - `cache_key`: jobs with the same key request the same
+    work. They run on one server in sequence, so that later jobs use its cache. - `max_attempts`: default 3. -
+    `retry_delay`: seconds between a failed attempt and the next; default 1. - `one_attempt_per_server`: a server that
+    causes a failure does not get the job again. The job moves to another online server, which does not count as an
+    attempt; without such a server, the job fails. - `give_up_after_seconds`: how long the job waits while no suitable
+    server is online; no limit by default. It then
       fails with its first error, or else `RunInterrupted`.
     - `timeouts`: timeouts of the runs.
     - `extra_data`: JSON that is sent to ComfyUI with the graph, such as keys of partner nodes.
@@ -98,7 +94,7 @@ JOB_OPTIONS = frozenset(JobOptions.__annotations__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """A queued job. `sequence` is its place among jobs of the same priority, which it keeps on retries."""
+    """A queued job. `sequence` is its place among jobs of the same priority, which retries do not change."""
 
     id: str
     sequence: int
@@ -119,14 +115,14 @@ class Ticket:
     cache_key: str | None = None
     # The random seeds of the graph, by node id and input.
     seeds: Mapping[str, int] = field(default_factory=dict)
-    # With an id of the caller: the digest of the graph that was given.
+    # Digest of the caller's graph, if the caller chose the job id.
     graph_digest: str | None = None
-    # Memory of the GPU that was too small, once the job moved to a larger one.
+    # Memory of the GPU that was too small, after the job has moved to a larger one.
     ran_out_bytes: int | None = None
 
 
 def check_options(options: JobOptions, *, where: str) -> None:
-    """Check the options that need no graph. Without this, a misspelled option would have no effect."""
+    """Check the options that do not depend on a graph. Otherwise, a misspelled option would have no effect."""
     check_names(options, allowed=JOB_OPTIONS, where=where)
     _check_values(options)
 
@@ -140,7 +136,7 @@ def check_names(options: Mapping[str, Any], *, allowed: frozenset[str], where: s
 
 
 def make_ticket(source: GraphSource, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
-    """Check the options that need no server, and copy the graph so that the caller cannot change it."""
+    """Check the options that do not depend on servers, and copy the graph so that the caller cannot change it."""
     check_options(options, where="enqueue")
     given = read_graph(source)
     drawn, seeds = draw_seeds(draw_prompts(given))

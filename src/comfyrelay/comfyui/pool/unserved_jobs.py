@@ -1,4 +1,4 @@
-"""Give up waiting jobs for which no suitable server is online."""
+"""Find waiting jobs that have had no suitable online server for too long."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from comfyrelay.comfyui.pool.ticket import Ticket
 
 @dataclass(slots=True)
 class _Group:
-    """Jobs that exclude the same servers, so that a server suits all of them or none."""
+    """Jobs that exclude the same servers, so that each server suits either all or none of them."""
 
     # When the last suitable server went offline; `None` while one is online.
     since: float | None = None
-    # Job id -> when the job started to wait, and how long it waits without a server.
+    # By job id: when the job started to wait, and how long it waits without a server.
     jobs: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class UnservedJobs:
-    """Waiting jobs that give up after a time without servers. Callers pass the time of a monotonic clock."""
+    """Waiting jobs that fail after a time without servers. Callers pass the time of a monotonic clock."""
 
     def __init__(self) -> None:
         self._groups: dict[frozenset[str], _Group] = {}
@@ -37,7 +37,7 @@ class UnservedJobs:
                 del self._groups[ticket.bucket.exclude_clients]
 
     def overdue(self, online: Collection[str], *, now: float) -> list[str]:
-        """Return the jobs to give up, given the servers that are online from now on."""
+        """Return the jobs that have waited too long, and record which servers are online now."""
         for excluded, group in self._groups.items():
             if not excluded.issuperset(online):
                 group.since = None
@@ -47,7 +47,7 @@ class UnservedJobs:
 
     @property
     def next_deadline(self) -> float | None:
-        """Return when the next job gives up if no server comes online, or `None`."""
+        """Return when the next job fails if no server comes online; `None` if no job has a limit."""
         return min((deadline for deadline, _ in self._deadlines), default=None)
 
     @property

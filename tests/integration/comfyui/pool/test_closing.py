@@ -150,7 +150,7 @@ async def test_durable_queue_keeps_unfinished_jobs(simulator: Simulator, tmp_pat
         parked = asyncio.gather(running, waiting, return_exceptions=True)
         await asyncio.sleep(0)
     assert [str(error) for error in await parked] == [
-        "The pool was closed; the job stays in its queue for the next start."
+        "The pool was closed; the job remains in its queue for the next start."
     ] * 2
     assert running.status is waiting.status is PoolJobStatus.QUEUED
     slow.end()

@@ -86,7 +86,7 @@ async def test_full_queue_refuses_jobs_until_one_has_started(simulator: Simulato
         # Jobs that are enqueued at the same time count, too.
         results = await asyncio.gather(*(pool.enqueue(invert(color)) for color in range(1, 5)), return_exceptions=True)
         assert [type(result).__name__ for result in results] == ["PoolJob", "PoolJob", "QueueFull", "QueueFull"]
-        with pytest.raises(QueueFull, match=r"2 jobs wait, and max_queue_size is 2"):
+        with pytest.raises(QueueFull, match=r"2 jobs are waiting, and max_queue_size is 2"):
             await pool.run(invert())
         stuck.end()
         await running

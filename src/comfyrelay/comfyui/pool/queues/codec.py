@@ -15,7 +15,7 @@ from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
 
-# orjson would encode these as another type.
+# orjson would encode values of these types as another type.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 # Fields that have their own column or another form in JSON.
 _SPECIAL_FIELDS = frozenset({"id", "sequence", "bucket", "graph", "attempts", "metadata", "attachments"})
@@ -86,7 +86,8 @@ def _dump_metadata(ticket: Ticket) -> bytes:
         return orjson.dumps(dict(ticket.metadata), option=_STRICT)
     except TypeError as error:
         raise InvalidInput(
-            f"A durable queue stores metadata as JSON, and this is not JSON: {error}.", errors={"metadata": str(error)}
+            f"The metadata cannot be stored as JSON in a durable queue: {error}.",
+            errors={"metadata": str(error)},
         ) from None
 
 

@@ -13,7 +13,7 @@ from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ComfyError
 
-# -priority, sequence, id: the smallest goes first, and sequences are unique.
+# -priority, sequence, id: the smallest goes first. Sequences are unique.
 Place = tuple[int, int, str]
 
 
@@ -41,7 +41,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredJobs:
-    """The content of a durable queue after a restart. Jobs that were running wait again.
+    """The content of a durable queue after a restart. Jobs that were running are waiting again.
 
     `blocks` has the failures of servers by client id and workflow hash.
     """
@@ -54,7 +54,7 @@ class StoredJobs:
 class QueueAdapter(Protocol):
     """Stores a pool's jobs. An awaited method returns when its change is durable.
 
-    Waiting jobs are in the order of `Buckets`. `put` and `put_back` make a job available as their last step.
+    Waiting jobs have the order of `Buckets`. `put` and `put_back` make a job available as their last step.
     """
 
     @property
@@ -70,7 +70,7 @@ class QueueAdapter(Protocol):
         """Add a new job."""
 
     async def put_back(self, ticket: Ticket) -> None:
-        """Requeue a job that was taken, with the attempts that its ticket counts now."""
+        """Requeue a job that was taken, with its ticket's current number of attempts."""
 
     def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
         """Remove and return the first waiting job whose bucket may run."""
@@ -79,7 +79,7 @@ class QueueAdapter(Protocol):
         """Remove a waiting job; false if it is not waiting. Call `settle` or `forget` next."""
 
     async def begin(self, ticket: Ticket) -> None:
-        """Record that a taken job is about to run. Its ticket already counts this attempt."""
+        """Record that a taken job is about to run. The attempt is already counted in its ticket."""
 
     async def settle(self, job_id: str, outcome: JobOutcome) -> None:
         """Record that a job has ended."""
@@ -88,22 +88,22 @@ class QueueAdapter(Protocol):
         """Delete these jobs."""
 
     async def store_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
-        """Store the failures of a server at a workflow; `None` deletes them."""
+        """Store the failures of a server for a workflow; `None` deletes them."""
 
     async def close(self) -> None: ...
 
 
 class Buckets:
-    """Waiting jobs in order: highest priority first, then first come. A bucket that may not run does not delay others.
+    """Waiting jobs in order: highest priority first, then first in, first out. A blocked bucket does not delay others.
 
-    Jobs are grouped by bucket, so that choosing the next one does not walk all of them.
+    Jobs are grouped by bucket, so that the next job is found without a scan of all jobs.
     """
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
         self._heaps: dict[Bucket, list[Place]] = {}
-        # The first place of each bucket, sorted. A list beats a heap here: scanning it changes nothing, and most scans
-        # skip buckets that may not run.
+        # The first place of each bucket, sorted. A list rather than a heap, because most scans skip buckets that may
+        # not run, and scanning does not change a list.
         self._heads: list[tuple[Place, Bucket]] = []
 
     def __len__(self) -> int:
@@ -131,13 +131,13 @@ class Buckets:
         ticket = self._tickets.pop(job_id, None)
         if ticket is None:
             return False
-        # A job further back leaves a gap, which is skipped when it reaches the front.
+        # Otherwise, the job's place remains in the heap, and is skipped when it reaches the front.
         if self._heaps[ticket.bucket][0][2] == job_id:
             self._drop_gone(ticket.bucket)
         return True
 
     def _drop_gone(self, bucket: Bucket) -> None:
-        """Make the bucket's next waiting job its head, after the first one was removed."""
+        """Make the next waiting job the head of the bucket after the first job was removed."""
         heap = self._heaps[bucket]
         first = heap[0]
         while heap and heap[0][2] not in self._tickets:

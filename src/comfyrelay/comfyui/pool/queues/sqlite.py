@@ -13,7 +13,7 @@ from comfyrelay.comfyui.pool.ticket import Ticket
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ConfigurationError, Conflict
 
-# "ComR", to detect databases of other programs.
+# "ComR". Distinguishes a queue from databases of other programs.
 APPLICATION_ID = 0x436F6D52
 SCHEMA_VERSION = 2
 
@@ -54,7 +54,7 @@ PUT = "INSERT INTO jobs (id, sequence, state, attempts, ticket, graph) VALUES (?
 ATTACH = "INSERT INTO attachments (job_id, position, content) VALUES (?, ?, ?)"
 PUT_BACK = "UPDATE jobs SET state = 'queued', attempts = ? WHERE id = ?"
 BEGIN = "UPDATE jobs SET state = 'running', attempts = ? WHERE id = ?"
-# The graph and files of a finished job are no longer needed, and are most of its size.
+# The graph and files of a finished job are no longer needed, and make up most of its size.
 SETTLE = "UPDATE jobs SET state = ?, attempts = ?, outcome = ?, graph = NULL WHERE id = ?"
 DETACH = "DELETE FROM attachments WHERE job_id = ?"
 FORGET = "DELETE FROM jobs WHERE id = ?"
@@ -67,11 +67,9 @@ ALL_ATTACHMENTS = "SELECT job_id, position, content FROM attachments"
 
 
 class SqliteQueue(Buckets):
-    """A durable queue that loses no job if the process is killed. One pool at a time may use the file.
-
-    A job that was running is queued again with that attempt counted, so a job that kills the process runs out of
-    attempts like any other.
-    """
+    """A durable queue that loses no job if the process is killed. Only one pool at a time may use the file. A job that
+    was running is queued again. The attempt counts, so that a job that kills the process runs out of attempts like any
+    other."""
 
     durable = True
 

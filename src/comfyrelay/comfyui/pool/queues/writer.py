@@ -1,4 +1,4 @@
-"""An SQLite connection in its own thread with grouped commits, so that the event loop never waits for a disk."""
+"""An SQLite connection in its own thread with group commits, so that the event loop never waits for a disk."""
 
 import asyncio
 import sqlite3
@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from comfyrelay.group_commit import GroupCommit
 
 T = TypeVar("T")
-# SQL and its parameters.
+# An SQL statement and its parameters.
 Statement = tuple[str, Sequence[Any]]
 
 
 class Writer:
-    """Execute writes in order. Writes that arrive during a commit share the next one."""
+    """Execute writes in order. Writes that arrive during a commit share the next commit."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -40,7 +40,7 @@ class Writer:
         return await self._in_thread(work)
 
     async def write(self, *statements: Statement) -> None:
-        """Execute statements in one transaction, and return when it is committed."""
+        """Execute statements in one transaction, and return after its commit."""
         await self._group.call(statements)
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class Writer:
         error = await self._in_thread(partial(self._commit, writes))
         if error is None or len(writes) == 1:
             return [error] * len(writes)
-        # One write failed, so each is written separately.
+        # At least one write failed, so execute each separately.
         return [await self._in_thread(partial(self._commit, [statements])) for statements in writes]
 
     def _commit(self, writes: Sequence[Sequence[Statement]]) -> Exception | None:
