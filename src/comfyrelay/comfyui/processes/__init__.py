@@ -1,1 +1,1 @@
-"""ComfyUI processes that ComfyRelay starts itself, watches over and stops."""
+"""ComfyUI processes that ComfyRelay itself starts, watches and stops."""

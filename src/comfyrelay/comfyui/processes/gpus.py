@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 COMMAND_SECONDS = 10.0
 MIB = 1024**2
-# Options that make ComfyUI use none of these GPUs.
+# With these options, ComfyUI uses none of the GPUs.
 _NO_GPU_OPTIONS = ("--cpu", "--directml", "--oneapi-device-selector")
 _NVIDIA = "CUDA_VISIBLE_DEVICES"
 _NVIDIA_ORDER = "CUDA_DEVICE_ORDER"
 _AMD = "HIP_VISIBLE_DEVICES"
-# Filters AMD GPUs first; the other variable counts the remaining ones from 0.
+# Filters AMD GPUs first; the other variable numbers the remaining GPUs starting at 0.
 _AMD_FIRST = "ROCR_VISIBLE_DEVICES"
 
 
@@ -47,7 +47,7 @@ class GpuProcesses:
 
 
 class GpuInventory(Protocol):
-    """The GPUs of a machine, as the packing algorithm changes them."""
+    """The GPUs of a machine and their processes, which the packing algorithm changes."""
 
     def gpus(self) -> Sequence[GpuProcesses]: ...
 
@@ -66,13 +66,13 @@ class GpuInventory(Protocol):
         ...
 
 
-# Apple, Intel or none: there is only one, or they cannot be distinguished.
+# Apple, Intel or none: there is only one GPU, or the GPUs cannot be distinguished.
 UNNAMED = LocalGpu(key="gpu")
 CPU = LocalGpu(key="cpu", name="CPU")
 
 
 def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> list[LocalGpu]:
-    """Return the GPUs that a ComfyUI with these arguments could use and this process may see; at least one."""
+    """Return the GPUs that this process may see and a ComfyUI with these arguments could use; at least one."""
     if "--cpu" in arguments:
         return [CPU]
     if any(argument.partition("=")[0] in _NO_GPU_OPTIONS for argument in arguments):
@@ -82,7 +82,7 @@ def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os
 
 
 def query_nvidia_gpus(read: Callable[[Any, Any], T]) -> list[T]:
-    """Call `read` for each GPU that NVML lists. Empty without NVML or its Python package.
+    """Call `read` for each GPU that NVML lists. Returns nothing without NVML or its Python package.
 
     A GPU that has fallen off its bus or does not support the query is skipped.
     """
@@ -142,7 +142,7 @@ def _from_rocm_smi() -> list[LocalGpu]:
 
 
 def _nvidia(uuid: str, name: str, memory_bytes: int | None) -> LocalGpu:
-    # By UUID: CUDA and the driver number GPUs differently.
+    # By UUID, because CUDA and the driver number GPUs differently.
     return LocalGpu(key=uuid, name=name, memory_bytes=memory_bytes, variables={_NVIDIA: uuid})
 
 
@@ -152,7 +152,7 @@ def _visible_nvidia(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) ->
         return [*gpus]
     names = _split_list(visible)
     numbers = [int(name) for name in names if name.isdecimal() and int(name) < len(gpus)]
-    # CUDA sorts by speed, NVML by bus position. A number is unambiguous if bus order was requested or all GPUs are
+    # CUDA sorts GPUs by speed, NVML by bus position. A number is unambiguous if bus order was requested or all GPUs are
     # visible.
     is_known = environment.get(_NVIDIA_ORDER) == "PCI_BUS_ID" or len({*numbers}) == len(gpus)
     found = [gpus[number] if is_known else _nvidia_by_number(number, gpus) for number in numbers]
@@ -163,7 +163,7 @@ def _visible_nvidia(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) ->
 
 
 def _nvidia_by_number(number: int, gpus: Sequence[LocalGpu]) -> LocalGpu:
-    """Return a GPU by its CUDA number. Its model is known only if all GPUs are the same."""
+    """Return a GPU by its CUDA number. The GPU's model is known only if all GPUs have the same model."""
     models = {(gpu.name, gpu.memory_bytes) for gpu in gpus}
     name, memory_bytes = models.pop() if len(models) == 1 else (None, None)
     return LocalGpu(key=f"cuda:{number}", name=name, memory_bytes=memory_bytes, variables={_NVIDIA: str(number)})
@@ -182,7 +182,7 @@ def _visible_amd(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) -> li
     numbers = (
         range(len(filtered)) if second is None else [int(part) for part in _split_list(second) if part.isdecimal()]
     )
-    # ROCm also reads CUDA's variable, so set it as well if it is in the environment.
+    # ROCm also reads CUDA's variable, so set that as well if it is in the environment.
     names = [_AMD, *([_NVIDIA] if _NVIDIA in environment else [])]
     return [
         replace(filtered[number], variables=dict.fromkeys(names, str(number)))

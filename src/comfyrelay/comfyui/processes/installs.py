@@ -1,4 +1,4 @@
-"""Find ComfyUI installs: resolve a folder the user names, or search the usual places."""
+"""Find ComfyUI installs: resolve a folder that the user names, or search the usual places."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import pick
 
-# Possible subfolders of the code in a folder that users call their ComfyUI; `app` is Pinokio's.
+# Subfolders that may contain the code, in a folder that users call their ComfyUI. `app` is used by Pinokio.
 _SUBFOLDERS = ("", "ComfyUI", "app", "app/ComfyUI")
 # Usual install folders.
 _PATTERNS = (
@@ -133,7 +133,7 @@ def resolve_install(folder: Path, places: SystemFolders | None = None) -> Instal
 
 
 def find_installs(places: SystemFolders | None = None) -> list[Install]:
-    """Find this user's installs without searching whole disks, without duplicates, the likeliest first."""
+    """Find this user's installs without searching whole disks. No duplicates, most likely install first."""
     places = places or SystemFolders.here()
     found: dict[Path, Install] = {}
     for candidate in _candidates(places):
@@ -169,7 +169,7 @@ def _with_code(folder: Path) -> Install | None:
 
 
 def _is_code(folder: Path) -> bool:
-    """Whether a folder has ComfyUI's code. Many programs have a `main.py`, so its own files must exist, too."""
+    """Whether a folder has ComfyUI's code. Many programs have a `main.py`, so ComfyUI's own files must also exist."""
     try:
         has_own_files = (folder / "comfy").is_dir() or (folder / "comfyui_version.py").is_file()
         return (folder / "main.py").is_file() and has_own_files
@@ -186,7 +186,7 @@ def _kind(folder: Path, code: Path) -> InstallKind:
 
 
 def _desktop(places: SystemFolders, *, base: Path | None = None) -> Install | None:
-    """Find the desktop app; with `base`, only if that is the folder its user chose."""
+    """Find the desktop app; with `base`, only if its user chose that folder."""
     own = places.app_data / "ComfyUI"
     chosen = _chosen_base(own / "config.json")
     code = next((program / "ComfyUI" for program in places.programs if _is_code(program / "ComfyUI")), None)

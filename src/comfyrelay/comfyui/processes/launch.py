@@ -17,7 +17,7 @@ from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.files import remove_tree
 
 LOOPBACK = "127.0.0.1"
-# Secrets of the worker whose names lack our prefix.
+# The worker's secrets whose names do not have our prefix.
 SECRET_NAMES = frozenset({"COMFY_CLOUD_API_KEY", "FLEET_SECRET"})
 # Largest input file that is copied if it cannot be linked.
 MAX_COPIED_BYTES = 64 * 1024**2
@@ -42,8 +42,8 @@ OWN_OPTIONS = frozenset(
 # Folders whose contents are useless after the process exits. Workflows saved in the editor are in `user`.
 _TEMPORARY = ("input", "output", "temp")
 _FOLDERS = (*_TEMPORARY, "user")
-# Defaults that the operator can override. PyTorch has a thread for each core. Between tasks they would spin on the
-# cores that the Python threads of all ComfyUI on this machine need (docs/howto/several-on-one-gpu.md).
+# Defaults that the operator can override. PyTorch has a thread for each core. Between tasks, these threads would spin
+# on the cores that the Python threads of all ComfyUI processes need (docs/howto/several-on-one-gpu.md).
 _DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -53,15 +53,13 @@ class ProcessLaunch:
     environment: dict[str, str]
     folder: Path
     url: str
-    # Identifies the process in its responses, to detect another program at the same port.
+    # Identifies the process in its responses, to detect another program on the same port.
     mark: str
 
 
 def child_environment(more: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that ComfyUI and its custom nodes may see: no secret of ours, whatever its name.
-
-    `more` are variables that the operator named.
-    """
+    """Return the variables that ComfyUI and its custom nodes may see, without any of our secrets. `more` are variables
+    that the operator named."""
     return without_own_secrets(inherited_environment(more))
 
 
@@ -70,15 +68,15 @@ def without_own_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        # Our settings ignore case.
+        # The names of our settings are case-insensitive.
         if name.upper() not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
     }
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Raise `ConfigurationError` if an argument sets an option of ComfyRelay."""
+    """Raise `ConfigurationError` if an argument sets an option that ComfyRelay sets."""
     names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--") and argument != "--"]
-    # ComfyUI accepts abbreviated options.
+    # ComfyUI also accepts abbreviated options.
     taken = sorted(option for option in OWN_OPTIONS if any(option.startswith(name) for name in names))
     if taken:
         raise ConfigurationError(
@@ -98,12 +96,12 @@ def launch(
 ) -> ProcessLaunch:
     """Build the launch of a process with private folders. Models and custom nodes stay in the install.
 
-    `variables` are names of environment variables that it gets in addition to the usual ones.
+    `variables` are names of environment variables that the process gets in addition to the usual ones.
     """
     output = folder / "output"
     argv: list[str] = [str(python)]
     if install.kind is InstallKind.PORTABLE:
-        # As in the portable build's own start script: ignore packages in the user's site folder.
+        # Ignore packages in the user's site folder, as in the start script of the portable build.
         argv.append("-s")
     argv += [str(install.code / "main.py"), "--listen", LOOPBACK, "--port", str(port), "--disable-auto-launch"]
     if install.base is not None:
@@ -111,7 +109,7 @@ def launch(
     if install.extra_models is not None:
         argv += ["--extra-model-paths-config", str(install.extra_models)]
     argv += ["--input-directory", str(folder / "input"), "--output-directory", str(output)]
-    # ComfyUI creates the folder `temp` in this one.
+    # ComfyUI creates the folder `temp` in this folder.
     argv += ["--temp-directory", str(folder)]
     for option, value in (
         ("--user-directory", str(folder / "user")),
@@ -120,7 +118,7 @@ def launch(
         if install.has_option(option):
             argv += [option, value]
     environment = child_environment(variables)
-    # The variable names our environment, but packages of custom nodes belong into ComfyUI's.
+    # The variable refers to our environment, but packages of custom nodes must be installed in ComfyUI's environment.
     environment.pop("VIRTUAL_ENV", None)
     return ProcessLaunch(
         argv=[*argv, *arguments],
@@ -137,7 +135,7 @@ def make_folders(folder: Path) -> None:
 
 
 def empty_folders(folder: Path) -> None:
-    """Remove files of an earlier process, whose outputs are downloaded or orphaned.
+    """Remove files of an earlier process, whose outputs have been downloaded or are orphaned.
 
     Saved workflows and editor settings stay.
     """
@@ -148,7 +146,7 @@ def empty_folders(folder: Path) -> None:
 
 
 def link_inputs(source: Path, target: Path) -> list[str]:
-    """Link the files of ComfyUI's own input folder, which workflows may name, into a process's input folder.
+    """Link the files in ComfyUI's own input folder, to which workflows may refer, into a process's input folder.
 
     Without permission for symbolic links, as on Windows, use hard links, or copy small files from another disk. Returns
     the files that could not be linked.
@@ -161,7 +159,7 @@ def link_inputs(source: Path, target: Path) -> list[str]:
         return [str(source)]
     for file in files:
         place = target / file.name
-        # Files uploaded for jobs are not the user's.
+        # Files that were uploaded for jobs do not belong to the user.
         if file.name == UPLOAD_FOLDER or (file.name in existing and not _are_folders(file, place)):
             continue
         try:
@@ -189,5 +187,5 @@ def _link(source: Path, place: Path) -> list[str]:
 
 
 def _are_folders(source: Path, place: Path) -> bool:
-    """Whether both are folders and the second is not a link, so that it may miss files of the first."""
+    """Whether both are folders and the second is not a link, so that it may lack files of the first."""
     return source.is_dir() and place.is_dir() and not place.is_symlink()

@@ -1,6 +1,6 @@
-"""Find the folder of a ComfyUI that runs on this machine and was started by its user.
+"""Find the folder of a ComfyUI that was started by the user of this machine.
 
-Only a ComfyUI of the same user with its usual folders is found: files of jobs are deleted there.
+Only a ComfyUI of the same user with the usual folders is found, because files of jobs are deleted there.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _KINDS = ("input", "output", "temp")
 
 
 def find_base(url: str) -> Path | None:
-    """Return the folder with `input` and `output` of the ComfyUI at this address; `None` if it is not certain."""
+    """Return the folder that contains `input` and `output` of the ComfyUI at this address; `None` if uncertain."""
     parts = urlsplit(url)
     if not is_loopback(parts.hostname or ""):
         return None

@@ -27,14 +27,14 @@ NO_DRIVER = (
 
 
 class ProcessLog:
-    """Log of one process. If the disk is full, lines are missing from the file, but the process keeps running."""
+    """Log of one process. On a full disk, lines are missing from the file, but the process keeps running."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = monotonic) -> None:
         self.path = path
         self.last_output_at = clock()
         self._max_bytes = max_bytes
         self._clock = clock
-        # Each line with the time when it was printed.
+        # The last lines, each with the time when it was printed.
         self._lines: deque[tuple[float, str]] = deque(maxlen=LAST_LINES)
         self._rest = b""
         self._is_overwritten = False
@@ -67,7 +67,7 @@ class ProcessLog:
                 if self._is_overwritten and self._lines:
                     self._lines.pop()
                 self._lines.append((self.last_output_at, _readable(line)))
-            # Progress bars overwrite their line.
+            # Progress bars overwrite their line: keep only the last state.
             self._is_overwritten = end == b"\r"
         self._rest = self._rest[-_MAX_LINE_BYTES:]
 
@@ -89,7 +89,7 @@ class ProcessLog:
 
 
 def explain_exit(reason: str, lines: Sequence[str]) -> str:
-    """Return why a process ended: what to do about a missing driver, otherwise the last lines."""
+    """Return why a process ended: advice on a missing driver, or else the last lines."""
     if any(text in line for line in lines for text in _NO_DRIVER):
         return f"{reason} {NO_DRIVER}"
     return f"{reason} {LAST_LINES_MARK} {' | '.join(lines[-3:])}" if lines else reason

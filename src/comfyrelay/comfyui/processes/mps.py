@@ -36,7 +36,7 @@ LOGS = "CUDA_MPS_LOG_DIRECTORY"
 NVIDIA = "CUDA_VISIBLE_DEVICES"
 # CUDA looks for MPS here by default.
 USUAL_PIPES = Path("/tmp/nvidia-mps")
-# Folder of the log and the state file, below the supervisor's folder.
+# Folder of the log and the state file in the supervisor's folder.
 FOLDER = "mps"
 FILE = "daemon.json"
 LOG_NAME = "mps.log"
@@ -51,13 +51,13 @@ LONGEST_PATH = 64
 _PREFIX = "comfyrelay-mps-"
 # How CUDA reports MPS errors: by name, number or text.
 _MPS_ERROR = re.compile(r"cudaErrorMps|CUDA_ERROR_MPS|\bMPS (?:client|server|control)\b|\b[Ee]rror:? (?:80[5-9]|810)\b")
-# A fault of one process that CUDA reports to every process on the GPU, and the server's response until the last of them
-# has exited.
+# A fault of one process that CUDA reports to all processes on the GPU, and the MPS server's response until all of them
+# have exited.
 _FAULT = re.compile(
     r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure|device-side assert"
     r"|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY|MPS server is not ready|\b[Ee]rror:? 807\b"
 )
-# After this number of faults within this time MPS is disabled: without it, each fault would affect one process only.
+# After this number of faults within this time, MPS is disabled. Without MPS, each fault affects only one process.
 MAX_FAULTS = 3
 FAULTS_SECONDS = 3600.0
 
@@ -119,11 +119,11 @@ def _too_old(keys: set[str]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class MpsRecord:
-    """The state file. `why` is for readers, the other fields are for our next start."""
+    """The state file. `why` is for readers; the other fields are for our next start."""
 
     why: str
     pipes: str | None = None
-    # Process id -> start time.
+    # Start time by process id.
     processes: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -136,12 +136,12 @@ def read(folder: Path) -> MpsRecord | None:
 
 
 def stop_orphaned_daemon(folder: Path) -> None:
-    """Stop the daemon of an earlier start whose launcher was killed, too."""
+    """Stop the daemon of an earlier start if its launcher was killed as well."""
     record = read(folder) or MpsRecord(why="")
     for pid, started in record.processes.items():
         if detached.is_running(pid=int(pid), started=started):
             log.warning("comfyui.mps_orphan_found", pid=int(pid))
-            # A daemon that keeps running does not prevent another one.
+            # A daemon that keeps running does not prevent the start of another.
             detached.terminate(pid=int(pid), started=started, seconds=GRACE_SECONDS)
     if record.pipes is not None and Path(record.pipes).name.startswith(_PREFIX):
         _remove_folder(Path(record.pipes))
@@ -162,7 +162,7 @@ class Mps:
         self._watching: asyncio.Task[None] | None = None
         self._disabled_reason: str | None = None
         self._has_served = False
-        # GPU of each process under MPS, and the processes that exited early under MPS and now run without it.
+        # GPU of each process under MPS, and the processes that exited early under MPS and now run without MPS.
         self._clients: dict[str, str] = {}
         self._without_mps: set[str] = set()
         # Processes on a GPU that had a fault: the server accepts no new client until they have exited.
@@ -179,7 +179,7 @@ class Mps:
             try:
                 await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
                 pipes = _private_path()
-                # Before the folder exists: the next start removes it if this process is killed.
+                # Written before the folder exists, so that the next start removes the folder if this process is killed.
                 self._write_record(why, pipes=pipes)
                 self._daemon = await _Daemon.start(self._plan.program, gpus, pipes=pipes, logs=self._folder)
             except (OSError, _NotStarted) as error:
@@ -198,7 +198,7 @@ class Mps:
             self._write_record(self._disabled_reason or self._plan.why)
 
     def is_under_mps(self, name: str) -> bool:
-        """Whether this process runs under MPS, ours or the operator's."""
+        """Whether this process runs under MPS: ours or the operator's."""
         return name in self._clients or (self._plan is not None and self._plan.is_used and self._plan.program is None)
 
     async def join(self, name: str, gpu_key: str) -> dict[str, str]:
@@ -218,9 +218,10 @@ class Mps:
             self._write_record(self._plan.why if self._plan is not None else "")
 
     async def leave(self, name: str, *, lines: Sequence[str], is_early: bool) -> bool:
-        """Handle the exit of a process. Return whether MPS caused it and the process must restart at once."""
+        """Handle the exit of a process. Returns whether MPS caused the exit, so that the process must restart at
+        once."""
         if name not in self._clients:
-            # The process failed without MPS as well.
+            # The process also fails without MPS.
             self._without_mps.discard(name)
             return False
         was_faulty = name in self._faulty
@@ -302,7 +303,7 @@ class _NotStarted(Exception):
 
 
 class _Daemon:
-    """NVIDIA's control daemon, run in the foreground under our launcher, which stops it even if we are killed."""
+    """NVIDIA's control daemon, in the foreground under our launcher, which stops the daemon even if we are killed."""
 
     def __init__(
         self, child: Child, program: Path, pipes: Path, environment: Mapping[str, str], log: ProcessLog
@@ -321,7 +322,7 @@ class _Daemon:
             **child_environment(),
             PIPES: str(pipes),
             LOGS: str(logs),
-            # By UUID, so that the daemon and its clients mean the same GPUs.
+            # By UUID, so that the daemon and its clients refer to the same GPUs.
             NVIDIA: ",".join(gpu.variables[NVIDIA] for gpu in gpus),
         }
         try:
@@ -341,7 +342,7 @@ class _Daemon:
 
     @property
     def pids(self) -> dict[str, float]:
-        """Start time by process id, of all processes that must have exited when the daemon stops."""
+        """Start times by process id of all processes that must exit when the daemon stops."""
         own = self._child.pid
         return {str(pid): at for pid, at in {own: detached.started_at(own), **detached.descendants(own)}.items() if at}
 
@@ -350,7 +351,7 @@ class _Daemon:
         return "; ".join([f"exited with code {self._child.exit_code}", *self._log.last_lines[-3:]])
 
     async def stop(self) -> None:
-        """Ask the daemon to quit, then terminate it, and wait until it is gone."""
+        """Ask the daemon to quit, then terminate it, and wait until it has exited."""
         if not self.ended.done():
             await asyncio.to_thread(self._send_command, "quit")
         self._child.close_input()

@@ -17,7 +17,8 @@ from comfyrelay.system.command_lines import split
 
 
 def _split_arguments(value: object) -> object:
-    """Accept a command line from the environment or a list from the settings file, also `--option value` in it."""
+    """Accept a command line from the environment, or a list from the settings file, also with `--option value`
+    items."""
     try:
         if isinstance(value, str):
             return split(value)
@@ -51,7 +52,7 @@ PerGpu = Annotated[Annotated[int, Field(ge=1, le=16)] | Literal["auto"], BeforeV
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedOptions:
-    """Options of managed ComfyUI processes. `setting` is the prefix of the settings they come from."""
+    """Options of managed ComfyUI processes. `setting` is the prefix of the names of the settings."""
 
     folder: Path
     python: Path | None = None
@@ -59,7 +60,7 @@ class ManagedOptions:
     # Processes per GPU; "auto" starts with one.
     per_gpu: int | Literal["auto"] = "auto"
     mps: Literal["auto", "off"] = "auto"
-    # Names of further environment variables that the processes get.
+    # Names of additional environment variables for the processes.
     variables: tuple[str, ...] = ()
     setting: str = "COMFYRELAY_WORKER_"
 
@@ -68,7 +69,7 @@ class ManagedOptions:
         return self.per_gpu if isinstance(self.per_gpu, int) else 1
 
     def resolve(self) -> tuple[Install, Path]:
-        """Return the ComfyUI and its Python. `ConfigurationError` says what to change."""
+        """Return the ComfyUI and its Python. Raises `ConfigurationError` with what to change."""
         install = resolve_install(self.folder)
         return install, find_python(install, given=self.python, setting=f"{self.setting}COMFYUI_PYTHON")
 

@@ -43,10 +43,8 @@ class ComfyProcess:
         return cls(child, launch, log)
 
     async def refresh_tree(self) -> dict[int, float]:
-        """Return the start time of every process in the tree, by process id.
-
-        Descendants whose parent has exited cannot be found later, so callers refresh the tree regularly.
-        """
+        """Return the start time of every process in the tree by process id. Descendants cannot be found after their
+        parent has exited, so callers refresh the tree regularly."""
         own = self._child.pid
         found = await asyncio.to_thread(lambda: {own: detached.started_at(own), **detached.descendants(own)})
         self._tree = dict(self._remaining()) | {pid: at for pid, at in found.items() if at}
@@ -56,7 +54,7 @@ class ComfyProcess:
         return [(pid, at) for pid, at in self._tree.items() if detached.is_running(pid=pid, started=at)]
 
     async def responds(self) -> bool:
-        """Whether this process responds, and not another program at its port."""
+        """Whether this process responds, rather than another program on its port."""
         try:
             answer = await self._http.get(f"{self.url}/system_stats")
         except (httpx.HTTPError, OSError):
@@ -67,7 +65,7 @@ class ComfyProcess:
     async def stop(self) -> None:
         """Terminate the process tree, kill it after a grace period, and wait until all processes have exited.
 
-        Cancellation does not shorten this, because no process may keep running. The time is limited.
+        Cancellation does not shorten the wait, because no process may keep running. The wait is limited.
         """
         stopping = asyncio.create_task(self._terminate())
         is_canceled = False
@@ -83,7 +81,7 @@ class ComfyProcess:
     async def _terminate(self) -> None:
         self._child.close_input()
         await asyncio.wait({self.exited}, timeout=GRACE_SECONDS + KILL_SECONDS)
-        # The launcher terminates descendants, too, but it may have been killed.
+        # The launcher also terminates descendants, but it may have been killed.
         await asyncio.gather(
             *(
                 asyncio.to_thread(detached.terminate, pid=pid, started=at, seconds=GRACE_SECONDS)
@@ -104,10 +102,7 @@ class ComfyProcess:
         return f"exit code {code}"
 
     async def _read_until_exit(self) -> None:
-        """Read output until the process exits.
-
-        If the launcher was killed, a descendant may keep the pipe open for long.
-        """
+        """Read output until the process exits. If the launcher was killed, a descendant may keep the pipe open."""
         reading = asyncio.create_task(self._read_output())
         while self._child.exit_code is None and not reading.done():
             await asyncio.wait({reading}, timeout=POLL_SECONDS)

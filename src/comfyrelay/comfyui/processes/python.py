@@ -1,4 +1,4 @@
-"""Find the Python that a ComfyUI's packages were installed for."""
+"""Find the Python for which a ComfyUI's packages were installed."""
 
 import os
 import subprocess
@@ -13,14 +13,14 @@ from comfyrelay.system.commands.environment import inherited_environment
 from comfyrelay.system.platform import pick
 
 CHECK_SECONDS = 60.0
-# Usual names of virtual environments next to ComfyUI; `env` is Pinokio's, `conda_env` that of some installers.
+# Usual names of virtual environments next to ComfyUI. `env` is used by Pinokio, `conda_env` by some installers.
 _ENVIRONMENTS = ("venv", ".venv", "env", "conda_env", "installer_files/env")
 
 
 def find_python(
     install: Install, *, given: Path | None = None, setting: str = "", variables: Mapping[str, str] = os.environ
 ) -> Path:
-    """Return the Python that starts this ComfyUI. `setting` is the setting that names it.
+    """Return the Python that starts this ComfyUI. `setting` is the name of the setting for it.
 
     Raises `ConfigurationError` if none is found.
     """
@@ -32,7 +32,7 @@ def find_python(
             return python
         broken = broken or folder
     if broken is not None:
-        # Another Python would miss these packages and fail later with a less helpful error.
+        # Another Python would lack these packages and fail later with a less helpful error.
         raise ConfigurationError(
             f"The Python environment {broken} of ComfyUI cannot be used: its python is missing or a broken link. "
             f"Recreate it and install ComfyUI's requirements.txt there, or name another Python with {setting}."
@@ -48,7 +48,7 @@ def find_python(
 
 
 def check_python(python: Path) -> tuple[str | None, str]:
-    """Return why this Python cannot run ComfyUI (`None` if it can), and its torch version."""
+    """Return why this Python cannot run ComfyUI, or `None`, and the version of its torch."""
     command = (str(python), "-c", "import torch; print(torch.__version__)")
     try:
         done = subprocess.run(
@@ -74,7 +74,7 @@ def python_in(environment: Path) -> Path | None:
 
 
 def _environments(install: Install) -> Iterator[Path]:
-    """Yield existing environments, even without a Python."""
+    """Yield existing environments, including those without a Python."""
     if install.kind is InstallKind.PORTABLE:
         yield install.code.parent / "python_embeded"
     places = dict.fromkeys((install.data, install.code, install.named, install.code.parent))
@@ -85,7 +85,7 @@ def _environments(install: Install) -> Iterator[Path]:
 
 
 def _active(variables: Mapping[str, str]) -> Path | None:
-    """Return the Python of the active environment, unless it has no torch, like ours."""
+    """Return the Python of the active environment if that has torch; ComfyRelay's own does not."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = Path(variables.get(name) or "-")
         if folder.is_dir() and (python := python_in(folder)) is not None and _has_torch(folder):

@@ -10,7 +10,7 @@ from comfyrelay.system import atomic
 from comfyrelay.system.commands import detached
 
 FILE = "process.json"
-# Folder of all processes, below a worker's data folder.
+# Folder of all processes in a worker's data folder.
 FOLDER = "comfyui"
 
 
@@ -22,9 +22,9 @@ class ProcessRecord:
     state: str
     reason: str | None
     restarts: int
-    # Start time by process id, of processes that must have exited before another may start in this folder.
+    # Start times by process id of processes that must have exited before another may start in this folder.
     processes: Mapping[str, float]
-    # Whether it shares its GPU through NVIDIA MPS.
+    # Whether the process shares its GPU through NVIDIA MPS.
     mps: bool = False
 
     @property
@@ -54,7 +54,7 @@ def read(folder: Path) -> ProcessRecord | None:
 
 
 def find(*roots: Path) -> Iterator[tuple[ProcessRecord, Path]]:
-    """Yield the records of all workers below these folders, with their log files."""
+    """Yield the records of all workers in these folders, with their log files."""
     for root in dict.fromkeys(roots):
         for path in sorted(root.glob(f"*/{FOLDER}/*/{FILE}")):
             if (record := read(path.parent)) is not None:

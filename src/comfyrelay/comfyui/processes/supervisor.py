@@ -32,14 +32,14 @@ REPORTED_LINES = 20
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timings:
     poll_seconds: float = 0.5
-    # Interval of checks, and how long a process may neither respond nor print before it counts as stuck.
+    # Interval between checks, and how long a process may neither respond nor print before it counts as stuck.
     check_seconds: float = 10.0
     silent_seconds: float = 120.0
-    # The same limit during startup: custom nodes may install packages, which prints lines.
+    # The same limit during startup, when custom nodes may install packages, which prints lines.
     start_silent_seconds: float = 300.0
     first_pause_seconds: float = 1.0
     longest_pause_seconds: float = 60.0
-    # Uptime after which the restart backoff resets.
+    # Uptime after which the restart backoff is reset.
     steady_seconds: float = 60.0
     # Consecutive failed starts before a long pause.
     failed_starts: int = 3
@@ -49,7 +49,7 @@ class Timings:
 class ProcessState(StrEnum):
     STARTING = "starting"
     UP = "up"
-    # The supervisor waits before the next start.
+    # The supervisor is waiting before the next start.
     WAITING = "waiting"
     GIVEN_UP = "given up"
     STOPPED = "stopped"
@@ -57,7 +57,7 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessExit:
-    """An unrequested exit of a process."""
+    """An unexpected exit of a process."""
 
     at: float
     reason: str
@@ -65,13 +65,13 @@ class ProcessExit:
     lines: Sequence[tuple[float, str]]
 
     def lines_since(self, began: float) -> list[str]:
-        """Return the last lines since a run began. Earlier lines belong to other runs."""
+        """Return the last lines printed since a run began. Earlier lines belong to other runs."""
         return [line for at, line in self.lines if at >= began]
 
 
 @dataclass(kw_only=True, eq=False)
 class ManagedProcess:
-    """A supervised ComfyUI. It keeps its name, GPU and folder over restarts, and its port if that is free."""
+    """A supervised ComfyUI. Its name, GPU and folder do not change on restarts; nor does its port if that is free."""
 
     name: str
     gpu: LocalGpu
@@ -83,9 +83,9 @@ class ManagedProcess:
     starts: int = 0
     has_come_up: bool = False
     last_exit: ProcessExit | None = None
-    # Why a restart was requested, if one was.
+    # Reason for the requested restart, if any.
     restart_reason: str | None = None
-    # Start time by process id, of the process and its descendants.
+    # Start times by process id of the process and its descendants.
     process_tree: Mapping[int, float] = field(default_factory=dict)
     # Files of the user's input folder that could not be linked.
     unlinked_inputs: set[str] = field(default_factory=set)
@@ -95,7 +95,7 @@ class ManagedProcess:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why this ComfyUI cannot be used now, as a sentence for the operator."""
+        """The reason why this ComfyUI cannot be used now, as a sentence for the operator."""
         if self.state is ProcessState.STARTING and self.reason is None:
             return f"{self.name} is starting."
         return None if self.state is ProcessState.UP else self.reason
@@ -104,7 +104,7 @@ class ManagedProcess:
 class Supervisor:
     """Keep ComfyUI processes running.
 
-    `on_url` is called with each process that gets a new address, before it starts there, and `on_up` when it responds.
+    `on_url` is called before a process starts at a new address, and `on_up` when a process responds.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Supervisor:
                 self._create(gpu)
 
     async def close(self) -> None:
-        """Stop all processes and wait until they are gone."""
+        """Stop all processes and wait until they have exited."""
         await asyncio.gather(*(self._stop(managed) for managed in self.processes))
         await self._mps.close()
 
@@ -192,7 +192,7 @@ class Supervisor:
     def restart(self, name: str, why: str) -> None:
         """Restart a process whose GPU is in a bad state or whose run is stuck, unless it is already starting."""
         managed = self.find(name)
-        # The state may be too old: a job may have reached the process before our own check.
+        # The state may be outdated: a job may have reached the process before our own check.
         if managed is not None and managed.has_come_up:
             managed.restart_reason = why
             managed.changed.set()
@@ -307,7 +307,7 @@ class Supervisor:
         managed.last_exit = ProcessExit(at=monotonic(), reason=reason, lines=managed.log.timed_lines[-REPORTED_LINES:])
 
     def _restart_for_mps(self, names: Collection[str], why: str) -> None:
-        """Restart these processes. A process that is still starting restarts once it is up."""
+        """Restart these processes. A process that is still starting is restarted after its start."""
         for managed in self.processes:
             if managed.name in names:
                 managed.restart_reason = why
@@ -336,7 +336,7 @@ class Supervisor:
         return await ComfyProcess.start(launched, managed.log)
 
     async def _wait_until_up(self, managed: ManagedProcess, process: ComfyProcess) -> str | None:
-        """Wait until the process responds. Return the reason if it does not, else `None`."""
+        """Wait until the process responds. Returns the reason if it does not, else `None`."""
         while not process.exited.done():
             is_up = await process.responds()
             self._write_state(managed, await process.refresh_tree())
@@ -348,7 +348,7 @@ class Supervisor:
         return f"ComfyUI exited during startup ({process.exit_description})."
 
     async def _wait_until_down(self, managed: ManagedProcess, process: ComfyProcess) -> str:
-        """Wait until the process exits, is stuck or must restart. Return the reason."""
+        """Wait until the process exits, is stuck or must restart. Returns the reason."""
         responded_at = monotonic()
         while not process.exited.done():
             restart_requested = asyncio.create_task(managed.changed.wait())
@@ -379,7 +379,7 @@ class Supervisor:
         self._record_exit(managed, reason)
         explained = explain_exit(reason, lines)
         if explained.endswith(NO_DRIVER):
-            # The traceback says less.
+            # The traceback is less helpful.
             reason, lines = explained, []
         if not managed.first_start.done():
             managed.first_start.set_exception(NotStarted(explained, raw="\n".join(lines)))
@@ -396,7 +396,7 @@ class Supervisor:
         await asyncio.sleep(seconds)
 
     def _assign_port(self, managed: ManagedProcess) -> None:
-        """Assign a port: the same one if the process came up there. Otherwise another program may be using it."""
+        """Assign a port: the previous one if the process came up there. Otherwise, another program may be using it."""
         port = free_port(int(managed.url.rpartition(":")[2]) if managed.has_come_up else 0)
         managed.has_come_up = False
         url = f"http://127.0.0.1:{port}"
@@ -434,7 +434,7 @@ class Supervisor:
                 state_files.write(managed.folder, record)
 
     def _stop_orphans(self) -> None:
-        """Stop processes of an earlier start whose launcher was killed too, and remove their files."""
+        """Stop processes of an earlier start if their launchers were killed as well, and remove their files."""
         for folder in sorted(self._folder.glob("comfyui-*")):
             record = state_files.read(folder)
             for pid, started in record.alive if record is not None else ():

@@ -1,1 +1,1 @@
-"""One run on a server, from submission to its end."""
+"""One run on a server, from submission to completion."""

@@ -23,7 +23,7 @@ class ActiveRuns:
         await asyncio.gather(*self._stops)
 
     async def run(self, work: Coroutine[Any, Any, RunResult]) -> RunResult:
-        """Wait for a run in a separate task."""
+        """Execute a run in a separate task and wait for it."""
         task = asyncio.create_task(work)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)

@@ -27,7 +27,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStarted:
-    """`progress` covers the whole run, from 0 to 1, as far as nodes report it."""
+    """`progress` covers the whole run, from 0 to 1, as far as reported by nodes."""
 
     prompt_id: str
     node_id: str
@@ -57,7 +57,7 @@ class Preview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputReady:
-    """An output node has finished."""
+    """An output node has finished. `files` and `texts` are its outputs."""
 
     prompt_id: str
     node_id: str
@@ -75,10 +75,9 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noted:
-    """Metadata to store with the run however it ends: for a script, its command. Also sent while the run stops.
-
-    A run that is stopped during its submission sends it without metadata, because the server may have started it.
-    """
+    """Metadata to store with the run, regardless of its outcome: for a script, its command. Also sent while the run is
+    being stopped. If a run is stopped during its submission, this event is sent without metadata, because the server
+    may have started the run."""
 
     prompt_id: str
     about: Mapping[str, Any]
@@ -108,7 +107,7 @@ def guard_listener(listener: EventListener | None) -> EventListener:
 
 
 async def stream_events(run: Callable[[EventListener], Awaitable[RunResult]]) -> AsyncIterator[RunEvent]:
-    """Yield the events of a run and re-raise its error. Stop the run if the consumer leaves early."""
+    """Yield the events of a run and re-raise its error. Stops the run if the consumer leaves early."""
     events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
 
     async def run_and_close() -> None:

@@ -29,7 +29,7 @@ def outputs_in(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def log_unknown(entry: dict[str, Any], kinds: UnknownKinds) -> None:
-    """Log the state and the kinds of output that this version does not know."""
+    """Log an unknown state and unknown kinds of output."""
     status = entry.get("status")
     state = status.get("status_str") if isinstance(status, dict) else None
     if isinstance(state, str) and state not in KNOWN_STATES:
@@ -54,7 +54,7 @@ def outputs_to_run(entry: dict[str, Any]) -> list[str] | None:
 
 
 def run_seconds(entry: dict[str, Any]) -> float:
-    """Return the duration by the server's clock."""
+    """Return the duration in seconds by the server's clock."""
     times = [data["timestamp"] for _, data in messages_of(entry) if isinstance(data.get("timestamp"), int | float)]
     return float(max(times) - min(times)) / 1000 if times else 0.0
 

@@ -44,7 +44,7 @@ class MessageRouter:
     def watching(
         self, graph: Graph, prompt_id: str, *, timeouts: RunTimeouts, factor: int, on_event: EventListener
     ) -> Iterator[Watch]:
-        """Listen for one run. Enter before submitting it: its first events may arrive before the response."""
+        """Listen for one run. Enter before submitting the run: its first events may arrive before the response."""
         progress = RunProgress(graph=graph, prompt_id=prompt_id, on_event=on_event)
         watch = Watch(
             http=self._http,
@@ -79,7 +79,7 @@ class MessageRouter:
         prompt_id = data.get("prompt_id")
         if kind == "execution_start" and isinstance(prompt_id, str):
             self._running = prompt_id
-        # Messages of other clients' runs arrive here, too.
+        # Messages about other clients' runs also arrive here.
         if isinstance(prompt_id, str) and (watch := self._watches.get(prompt_id)) is not None:
             watch.handle_message(kind, data)
 
@@ -87,7 +87,7 @@ class MessageRouter:
         preview = parse_frame(frame)
         if preview is None:
             return
-        # Older servers do not name the run, but execute one at a time.
+        # Older servers do not name the run, but execute only one run at a time.
         watch = self._watches.get(preview.prompt_id or self._running or "")
         if watch is not None:
             watch.progress.preview(preview.image, preview.mime_type, preview.node_id)

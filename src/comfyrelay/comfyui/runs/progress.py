@@ -10,17 +10,14 @@ from comfyrelay.comfyui.graphs.nodes import output_nodes, title_of
 from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of, websocket_file
 from comfyrelay.comfyui.runs.events import NodeStarted, OutputReady, Preview, Queued, RunEvent, Started, Step
 
-# Limit for the images one run may send over the WebSocket, since they stay in memory.
+# Limit for the images that one run may send over the WebSocket, because they are kept in memory.
 MAX_SENT_BYTES = 512 * 1024**2
 
 
 class RunProgress:
-    """State of one run as its messages report it.
-
-    `over` is only a signal: the server's history proves that the run ended. Previews and images of WebSocket output
-    nodes arrive the same way, so images of possible output nodes are kept until the history shows whether these nodes
-    have other outputs.
-    """
+    """State of one run as reported by its messages. `over` is only a signal: the server's history proves that the run
+    ended. Previews and images from WebSocket output nodes arrive the same way, so images of possible output nodes are
+    kept until the history shows whether these nodes have other outputs."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class RunProgress:
 
     @property
     def node_seconds(self) -> dict[str, float]:
-        """The duration of each node that has run: the time until the next one started."""
+        """The duration of each node that has run: the time until the next node started."""
         return {**self._node_seconds}
 
     def mark_accepted(self) -> None:
@@ -100,7 +97,7 @@ class RunProgress:
 
     def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
         self.has_messages = True
-        # Older servers do not name the node, but execute one at a time.
+        # Older servers do not name the node, but execute only one node at a time.
         self._collect_sent(node_id or self._node_id or "", image, mime_type)
         self._on_event(Preview(prompt_id=self.prompt_id, node_id=node_id, image=image, mime_type=mime_type))
 
@@ -118,7 +115,7 @@ class RunProgress:
         sent.append(websocket_file(node_id, len(sent) + 1, image, mime_type))
 
     def _time_node(self, node_id: str | None) -> None:
-        """End the measurement of the last node, and begin that of the next one."""
+        """End the measurement of the last node, and begin that of the next node."""
         now = self._clock()
         if self._timed is not None:
             last, since = self._timed

@@ -1,4 +1,4 @@
-"""ComfyUI's WebSocket: messages about runs submitted under this connection's client id.
+"""ComfyUI's WebSocket: messages about runs that were submitted with this connection's client id.
 
 The WebSocket only speeds things up. It may drop, stall or miss messages, so no decision relies on it alone.
 """
@@ -21,7 +21,7 @@ FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 15.0
 # A shorter connection does not reset the backoff: a server that drops every connection must not be flooded.
 STABLE_SECONDS = 5.0
-# The server sends nothing while idle, and may not answer pings while it loads a model.
+# The server sends nothing while idle, and may not respond to pings while it loads a model.
 PING_EVERY_SECONDS = 30.0
 PING_TIMEOUT_SECONDS = 180.0
 log = structlog.get_logger(__name__)
@@ -39,16 +39,17 @@ class PreviewFrame:
 
 
 class _Connect(connect):
-    """Follow no redirects: they would send our headers, and with them a key, to another host."""
+    """Do not follow redirects, which would send our headers, and therefore a key, to another host."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class EventSocket:
-    """Keep one connection open, and use a new client id for each.
+    """Keep one connection open, with a new client id for each connection.
 
-    With the same id, a server that has not noticed the loss of the old connection would never send to the new one.
+    With the same id, a server that has not noticed the loss of the old connection would not send messages to the new
+    one.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class EventSocket:
         self._on_message = on_message
         self._on_lost = on_lost
         self.client_id = str(uuid4())
-        # Number of connections so far. An unchanged number means that none was lost in between.
+        # Number of connections so far. An unchanged number means that no connection was lost in between.
         self.connection = 0
         self._up = asyncio.Event()
         self._down = asyncio.Event()
@@ -97,7 +98,7 @@ class EventSocket:
         await self._down.wait()
 
     async def renew(self) -> None:
-        """Replace the current connection by a new one."""
+        """Replace the current connection."""
         if self._socket is not None:
             await self._socket.close()
 
@@ -118,7 +119,7 @@ class EventSocket:
             await retries.wait()
 
     async def _listen(self) -> bool:
-        """Open a connection and read it until it closes. Return whether it opened."""
+        """Open a connection and read it until it closes. Returns whether it was opened."""
         self.client_id = str(uuid4())
         before = self.connection
         try:
@@ -162,7 +163,7 @@ class EventSocket:
 
 
 def parse_frame(frame: bytes) -> PreviewFrame | None:
-    """Return the preview in a frame, or `None` if the frame is invalid or of another kind."""
+    """Return the preview in a frame, or `None` if the frame is invalid or has another kind."""
     try:
         kind, second = struct.unpack_from(">II", frame)
         if kind == _PREVIEW:

@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 0.5
 
 
 class NotAccepted(ComfyError):
-    """The server did not accept the graph. It may be submitted again."""
+    """The server did not accept the graph. The graph may be submitted again."""
 
 
 async def post_graph(
@@ -30,11 +30,9 @@ async def post_graph(
     extra_data: Mapping[str, Any] | None = None,
     timeouts: RunTimeouts,
 ) -> dict[str, Any]:
-    """Submit a graph and return the `node_errors` of an accepted one.
-
-    `NotAccepted` means that it is not in the queue. A lost response or a 500 does not prove that, so the server is
-    asked for the run until it responds or the silence limit is reached.
-    """
+    """Submit a graph and return its `node_errors` if accepted. `NotAccepted` means that the graph is not in the queue.
+    A lost response or a 500 does not prove this, so the client looks for the run until the server responds or the
+    silence limit is reached."""
     body = {"prompt": graph, "prompt_id": prompt_id, "client_id": client_id, "extra_data": dict(extra_data or {})}
     try:
         response = await http.send("POST", "/prompt", content=dump_json(body))
@@ -68,7 +66,7 @@ def refused_outputs(node_errors: Mapping[str, Any], wanted: Set[str]) -> ComfyEr
 
 
 async def has_run(http: Http, prompt_id: str) -> bool:
-    """Whether the server has this run, queued, running or finished."""
+    """Whether the server has this run: queued, running or finished."""
     if position_in(await http.object("/queue"), prompt_id) is not None:
         return True
     return bool(await http.object(f"/history/{prompt_id}"))
@@ -77,7 +75,7 @@ async def has_run(http: Http, prompt_id: str) -> bool:
 async def _find_or_raise(
     http: Http, prompt_id: str, error: ComfyError, silence: SilenceLimit, *, delays: tuple[float, ...] = ()
 ) -> dict[str, Any]:
-    """Return if the server has the run; raise `NotAccepted` if it does not."""
+    """Raise `NotAccepted` if the server does not have the run."""
     for delay in (0.0, *delays):
         await asyncio.sleep(delay)
         if await _has_run_with_retries(http, prompt_id, silence):

@@ -13,8 +13,8 @@ class RunTimeouts:
     """Timeouts in seconds; `None` means no limit.
 
     `queue_seconds` limits the wait behind other runs, `start_seconds` the wait at the head of the queue, `node_seconds`
-    the time without progress, `run_seconds` the time from start to end. The first run of a workflow on a server loads
-    its models, so `node_seconds` is then multiplied by two to four.
+    the time without progress, `run_seconds` the time from start to end. For the first run of a workflow on a server,
+    which loads its models, `node_seconds` is multiplied by two to four.
     """
 
     queue_seconds: float | None = None
@@ -35,7 +35,7 @@ def loading_factor(graph: Graph) -> int:
 
 
 class SilenceLimit:
-    """Limit how long a server may not respond: minutes while it loads a model, seconds if its port is closed."""
+    """Limit how long a server may be unresponsive: minutes while it loads a model, seconds if its port is closed."""
 
     def __init__(self, timeouts: RunTimeouts) -> None:
         self._timeouts = timeouts
@@ -45,7 +45,7 @@ class SilenceLimit:
         self._silent_since = None
 
     def record_failure(self, error: ComfyError) -> None:
-        """Record a failed request; raise its error once the server has been silent for too long."""
+        """Record a failed request; raise its error if the server has been silent for too long."""
         now = asyncio.get_running_loop().time()
         self._silent_since = self._silent_since or now
         is_closed = isinstance(error, PortClosed)

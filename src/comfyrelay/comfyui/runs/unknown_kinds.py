@@ -1,14 +1,14 @@
-"""Log what a newer ComfyUI sends and this version does not know: messages, outputs and states."""
+"""Log messages, outputs and states of a newer ComfyUI that this version does not know."""
 
 import structlog
 
 log = structlog.get_logger(__name__)
-# Custom nodes send any number of kinds.
+# Limited, because custom nodes may send any number of kinds.
 MAX_UNKNOWN_KINDS = 100
 
 
 class UnknownKinds:
-    """Log each unknown kind once per server. The run goes on."""
+    """Log each unknown kind once per server. Unknown kinds do not affect the run."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""Wait for one run to finish. The WebSocket says when to check; `/queue` and `/history` say what is true."""
+"""Wait for one run to finish. The WebSocket triggers checks; `/queue` and `/history` are the source of truth."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from comfyrelay.errors import OutputGone, RunLost, RunRemoved, RunTimedOut, Serv
 from comfyrelay.http_client import Http
 from comfyrelay.wakeup import Wakeup
 
-# Without messages, the interval between checks grows from the first to the last.
+# Without messages, the interval between checks grows from the minimum to the maximum.
 FIRST_CHECK_SECONDS = 0.25
 LAST_CHECK_SECONDS = 2.0
-# The queue contains whole graphs, so it is read less often than the history of one run, and once for all runs.
+# The queue contains whole graphs, so it is read less often than the history of one run, and only once for all runs.
 QUEUE_CHECK_SECONDS = 5.0
 SHARED_QUEUE_SECONDS = 2.0
-# The server sends `execution_success` before it writes the history, and `executing: null` after.
+# The server sends `execution_success` before it writes the history, and `executing: null` afterwards.
 HISTORY_SOON_SECONDS = 0.05
 HISTORY_LATE_SECONDS = 2.0
 # The history may be complete while images are still arriving over the WebSocket.
@@ -36,7 +36,7 @@ class QueueReader:
         self._last: asyncio.Task[dict[str, Any]] | None = None
 
     async def recent(self) -> dict[str, Any]:
-        """Return the queue, at most 2 seconds old: good for a position, but no proof that a run is missing."""
+        """Return the queue, at most 2 seconds old: sufficient for a position, but no proof that a run is missing."""
         now, last = asyncio.get_running_loop().time(), self._last
         has_failed = last is not None and last.done() and (last.cancelled() or last.exception() is not None)
         if self._last is None or has_failed or now - self._read_at > SHARED_QUEUE_SECONDS:
@@ -62,7 +62,7 @@ class Watch:
         loading_factor: int,
         is_behind: bool = False,
     ) -> None:
-        """`is_behind` means that another of our runs is active, so this one must wait and early checks are useless."""
+        """`is_behind` means that another of our runs is active, so this run must wait and early checks are useless."""
         self.progress = progress
         self._http = http
         self._socket = socket
@@ -103,7 +103,7 @@ class Watch:
         self._changed.notify()
 
     async def wait_for_entry(self) -> dict[str, Any]:
-        """Return the history entry of the run once it has finished; raise if the run cannot finish any more."""
+        """Return the history entry of the run once it has finished; raise an error if the run can no longer finish."""
         self._accepted_at = self._head_since = self._loop.time()
         while True:
             if self._loop.time() >= self._next_check_at and (entry := await self._check()) is not None:
@@ -116,7 +116,7 @@ class Watch:
             await self._changed.wait(until - self._loop.time())
 
     async def has_received_all(self) -> bool:
-        """Wait for all images of a finished run. Return false if the connection was lost or went silent."""
+        """Wait for all images of a finished run. Returns false if the connection was lost or went silent."""
         while not (self.progress.succeeded or self.progress.over):
             left = self._last_message_at + SENT_LATE_SECONDS - self._loop.time()
             if not self._has_same_connection or left <= 0:
@@ -148,7 +148,8 @@ class Watch:
             if position is not None:
                 self._update_position(position)
                 return None
-        # The run may have ended between the two reads. If neither has it now, it is missing.
+        # The run may have ended between reading the history and the queue. If the history still lacks it, it is
+        # missing.
         return await self._history() or self._handle_missing()
 
     async def _history(self) -> dict[str, Any] | None:
@@ -158,7 +159,7 @@ class Watch:
 
     @property
     def was_ignored(self) -> bool:
-        """Whether the connection that should report this run is still open but sent nothing about it."""
+        """Whether the connection that should report this run is still open, but has sent nothing about the run."""
         return not self.progress.has_messages and self._has_same_connection
 
     @property
@@ -183,7 +184,7 @@ class Watch:
         if self._has_ended:
             if now - self._missing_since < HISTORY_LATE_SECONDS:
                 return None
-            # The history was cleared, but the WebSocket reported the outcome.
+            # The history was cleared, but the outcome was reported over the WebSocket.
             messages = [list(self.progress.failure)] if self.progress.failure else []
             return {"outputs": self.progress.outputs, "status": {"messages": messages}}
         if self._has_same_connection:
@@ -203,7 +204,7 @@ class Watch:
             return
         self._started_at = self._started_at or self._loop.time()
         yield from _limit(self._started_at, limits.run_seconds, "took too long")
-        # Silence means something only on a connection that has reported this run before.
+        # Silence counts as a stall only on a connection that has already reported this run.
         if self.progress.has_messages and self._has_same_connection:
             yield from _limit(self._last_message_at, self._node_seconds, "showed no progress")
 
@@ -214,9 +215,10 @@ def _limit(since: float | None, seconds: float | None, failure: str) -> Iterator
 
 
 async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> list[OutputFile]:
-    """Return the images that output nodes sent only over the WebSocket, for a run that succeeded.
+    """Return the images that output nodes of a successful run sent only over the WebSocket.
 
-    The history does not list these images. Raises `OutputGone` if some were missed: the server sends them only once.
+    The history does not list these images. Raises `OutputGone` if any image was missed, because the server sends each
+    image only once.
     """
     outputs = outputs_in(entry)
     listed = {node_id for node_id, output in outputs.items() if files_of(node_id, output) or texts_of(output)}
