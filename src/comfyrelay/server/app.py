@@ -54,7 +54,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        # Every response may be an error of the input or of the limits on connections.
+        # Every route can refuse invalid input and connections over the limit.
         responses={422: {"model": Problem}, **error_responses(429)},
     )
     app.state.context = context
@@ -62,7 +62,7 @@ def create_app(
     add_problem_handlers(app)
     app.add_exception_handler(404, _not_found)
     app.add_exception_handler(HTTPException, _framework_error)
-    # The last one added is the outermost.
+    # The middleware that is added last is the outermost.
     app.add_middleware(FastRoutes, routers=(*worker.ROUTERS, user.JOBS))
     app.add_middleware(files.CrossOrigin, allowed_origins=engine.settings.allowed_origins)
     app.add_middleware(SecurityHeaders)

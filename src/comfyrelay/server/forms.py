@@ -12,13 +12,13 @@ from comfyrelay.errors import InvalidInput, TooLarge
 from comfyrelay.text import format_bytes
 
 PIECE_BYTES = 1024 * 1024
-# For the fields of a form, next to the file.
+# Limits on the other fields of a form.
 MAX_FIELDS, MAX_FIELD_BYTES = 100, 16 * 1024
 MAX_OVERHEAD_BYTES = 1024 * 1024
 
 
 async def read_form(request: Request, *, max_bytes: int) -> FormData:
-    """Read a form. The parser puts its file into memory, or into a temporary file. Close the form in the end."""
+    """Read a form. The parser keeps its file in memory or in a temporary file. The caller must close the form."""
     if not request.headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
         raise InvalidInput("Send the file as multipart/form-data.")
     announced = request.headers.get("Content-Length", "")
@@ -36,7 +36,7 @@ async def read_form(request: Request, *, max_bytes: int) -> FormData:
 
 
 async def _limited(request: Request, *, max_bytes: int) -> AsyncGenerator[bytes, None]:
-    """Yield the body, as long as it is not too large."""
+    """Yield the chunks of the body. Raises `TooLarge` over the limit."""
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -50,7 +50,7 @@ def _too_large(max_bytes: int) -> TooLarge:
 
 
 def hash_blake3(file: BinaryIO) -> str:
-    """Return the hash of a file, and go back to its start."""
+    """Return the hash of a file, and rewind the file."""
     digest = blake3()
     file.seek(0)
     while piece := file.read(PIECE_BYTES):

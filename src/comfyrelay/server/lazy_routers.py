@@ -1,7 +1,7 @@
 """Routers whose modules are imported when a request needs them, or in the background after the start.
 
-FastAPI reads the parameters of each of about two hundred routes when its module is imported. That takes longer than
-everything else in a start, and the first page needs few of them.
+FastAPI reads the parameters of each of about two hundred routes when its module is imported. That takes longer than the
+rest of the startup, and the first page needs few of the routes.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class LazyRoutes(BaseRoute):
 class LazyApp(FastAPI):
     """An application with lazy routers."""
 
-    # Called in a thread when the application answers: what the first requests would otherwise wait for.
+    # Called in a thread once the application answers, so that the first requests need not wait for this work.
     warm_ups: Sequence[Callable[[], object]] = ()
 
     @property

@@ -60,7 +60,7 @@ class _Server(uvicorn.Server):
             yield
 
     async def main_loop(self) -> None:
-        """Run while the server answers."""
+        """Run the warm-ups while the server answers."""
         self._on_started()
         app = self._app
         async with app.warming_up() if isinstance(app, LazyApp) and not self._is_embedded else nullcontext():
@@ -125,7 +125,7 @@ async def serve(
         if setup_code is not None:
             on_setup_code(setup_code)
 
-    # Each parked poll has a few hundred objects; do not scan the objects of the start with them.
+    # Each parked poll has a few hundred objects: collecting them must not scan the objects of the startup as well.
     gc.freeze()
     await _Server(app, limits=limits, on_started=on_started).serve(sockets=[listener])
 
@@ -140,7 +140,7 @@ def _scaling_fleets(engine: Engine, secrets: Secrets) -> AbstractAsyncContextMan
 
 
 def open_comfyui_listener(settings: Settings) -> socket.socket | None:
-    """Listen for ComfyUI's API, if it has a port."""
+    """Listen for clients of ComfyUI's API, if it has a port."""
     return None if settings.comfyui_api_port is None else listen(settings.host, settings.comfyui_api_port)
 
 
@@ -148,11 +148,12 @@ def open_comfyui_listener(settings: Settings) -> socket.socket | None:
 async def serving_comfyui(
     context: Context, listener: socket.socket | None, *, limits: ConnectionLimits
 ) -> AsyncIterator[None]:
-    """Serve ComfyUI's API inside the block, if it has a listener. The engine must run for longer."""
+    """Serve ComfyUI's API inside the block, if it has a listener. The engine must outlive the block."""
     if listener is None:
         yield
         return
-    from comfyrelay.server.comfyui_api.app import create_comfyui_app  # Most servers do not need it.
+    # Imported here, because most servers do not need it.
+    from comfyrelay.server.comfyui_api.app import create_comfyui_app
 
     async with serving(create_comfyui_app(context), listener, limits=limits):
         yield
@@ -162,7 +163,7 @@ async def serving_comfyui(
 async def serving(
     app: Starlette, *listeners: socket.socket, limits: ConnectionLimits | None = None
 ) -> AsyncIterator[None]:
-    """Serve an application in the running event loop inside the block, without signal handlers."""
+    """Serve an application in the running event loop inside the block, and install no signal handlers."""
     server = _Server(app, limits=limits, is_embedded=True)
     task = asyncio.create_task(server.serve(sockets=list(listeners)))
     try:
@@ -181,7 +182,7 @@ def _config(app: Starlette, settings: Settings, limits: ConnectionLimits) -> uvi
     # uvicorn calls it with the other arguments for each connection.
     connection = partial(LimitedConnection, limits)
     return uvicorn.Config(
-        # Outside of the application, because the middleware of a desk reads cookies, too.
+        # These wrap the application, because the middleware of a desk reads cookies, too.
         ResponseTracker(UnquotedCookies(app)),
         http=cast(type[asyncio.Protocol], connection),
         # ComfyRelay's own API has no WebSockets.

@@ -14,7 +14,7 @@ class Unsatisfiable(Exception):
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
     """Return the start and length of the requested range; `None` for the whole file.
 
-    An invalid header is ignored, as the standard requires, and so is a header with several ranges.
+    Invalid headers are ignored, as the standard requires, and so are headers with several ranges.
     """
     found = _RANGE.fullmatch(header.replace(" ", "")) if header else None
     if found is None or found[0] == "bytes=-":

@@ -71,7 +71,7 @@ class TestSigningUp:
     async def test_link_creates_a_verified_account(self, api: Api, mailbox: Mailbox) -> None:
         assert await sign_up(api, name="Ada") == {
             "data": None,
-            "message": "Look into your mail: if the address is right, a link is on its way.",
+            "message": "Check your mail: if the address is correct, a link is on its way.",
         }
         token = await link_to(api, mailbox)
         found = await api.anonymous.post("/api/reset/check", {"token": token})

@@ -147,7 +147,7 @@ def workflows_add(
         except WorkflowNameTaken as error:
             if not replace:
                 raise Conflict(
-                    "You have a workflow of this name with another graph. Add --replace (keeps its jobs and presets) "
+                    "You have a workflow with this name with another graph. Add --replace (keeps its jobs and presets) "
                     "or --keep-both."
                 ) from None
             return await client.replace_workflow(error.workflow_slug, graph)

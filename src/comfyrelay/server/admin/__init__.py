@@ -1,4 +1,4 @@
-"""The API of administrators."""
+"""The API for administrators."""
 
 from comfyrelay.server.lazy_routers import lazy_routers
 

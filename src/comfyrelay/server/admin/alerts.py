@@ -1,4 +1,4 @@
-"""Where alerts go, and a test of each rule."""
+"""List the alert rules and test each of them."""
 
 from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer, Items
@@ -31,7 +31,8 @@ async def list_alert_rules(context: ContextOf) -> Answer[Items[wire.AlertRuleVie
 @router.post("/{name}/test", responses=error_responses(404, 422))
 @changes_nothing
 async def test_alert_rule(name: SlugInPath, context: ContextOf) -> Answer[wire.AlertTest]:
-    """Send a test to all receivers of a rule now. `failures` has the reason by receiver."""
+    """Send a test alert to all receivers of a rule. `failures` maps each receiver that was not reached to the
+    reason."""
     failures = await context.engine.operations.alerts.send_test(name)
     message = "Some receivers were not reached." if failures else "The test was sent."
     return Answer(data=wire.AlertTest(failures=dict(failures)), message=message)

@@ -1,4 +1,4 @@
-"""The audit log of people: who changed what, when, and from where."""
+"""The audit log of users' changes: who changed what, when, and from where."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ router = admin_router("/audit")
 EXPORT_PAGE = 500
 ENTRY = TypeAdapter(AuditLogEntry)
 COLUMNS = tuple(AuditLogEntry.__dataclass_fields__)
-# A spreadsheet would run a cell that begins with one of these as a formula.
+# A spreadsheet runs a cell that begins with one of these characters as a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -40,8 +40,7 @@ Wanted = Annotated[AuditFilter, Depends(_wanted)]
 async def list_audit_log(
     context: ContextOf, wanted: Wanted, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[AuditLogEntry]]:
-    """List what people have changed, newest first. `search` is part of the person, the object, the action or the
-    address."""
+    """List the changes that users made, newest first. `search` matches part of the user, object, action or address."""
     page = await context.engine.audit.page(wanted, cursor=cursor, limit=limit)
     return Answer(data=Page(items=[*page.items], next_cursor=page.next_cursor))
 

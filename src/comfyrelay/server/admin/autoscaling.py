@@ -11,7 +11,7 @@ from comfyrelay.server.http.routing import Limit, NumberCursor, SlugInPath, Text
 from comfyrelay.services.autoscaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")
-# More machines are counted in `by_state`, but not listed.
+# Further machines are counted in `by_state`, but not listed.
 MAX_MACHINES = 200
 
 
@@ -61,7 +61,7 @@ async def resume_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 
 @router.post("/reset-launches", responses=error_responses(404, 422))
 async def reset_launches(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetAutoscalingStatus]:
-    """Forget failed and refused launches after their cause was removed, so that the fleet launches again at once."""
+    """Forget failed and refused launches once their cause is fixed, so that the fleet can launch machines at once."""
     await context.engine.autoscaling.views.reset_launches(stage, slug)
     return Answer(data=await _status(context, stage, slug), message="Reset.")
 
@@ -74,7 +74,7 @@ def status_body(view: ScalingView) -> wire.FleetAutoscalingStatus:
         scaling,
         scaling.limits,
         view.seen,
-        # The limit has the same name.
+        # Overrides the limit of the same name.
         failed_boots=view.seen.failed_boots,
         provider=view.fleet.machine_spec.provider,
         leader=None if view.leader is None else view.leader.holder,

@@ -1,4 +1,4 @@
-"""The queue: search dispatches, cancel, retry or prioritise one, and list bursts to Comfy Cloud."""
+"""Manage the queue: search, cancel, retry and prioritize dispatches, and list bursts to Comfy Cloud."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ Search = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[^\x00]*$",
-        description="the id of a job, or part of a worker's id or of the last error",
+        description="the id of a job, or part of a worker id or of the last error",
     ),
 ]
 
@@ -59,7 +59,7 @@ async def list_dispatches(
     limit: Limit = 50,
     cursor: NumberCursor = None,
 ) -> Answer[Page[wire.DispatchSummary]]:
-    """List the queue, newest first. With filters, a short page may still have a cursor to the next one."""
+    """List the queue, newest first. With filters, a page may have fewer than `limit` items and still have a cursor."""
     begins, ends = period_of(first, last)
     filter_ = DispatchFilter(
         status=status,
@@ -84,7 +84,7 @@ async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wi
 
 @router.post("/dispatches/{dispatch_id}/cancel", responses=error_responses(404, 409, 422))
 async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.DispatchSummary]:
-    """Cancel a job: a waiting job at once, a running one by a stop request to its worker."""
+    """Cancel a job. A waiting job is canceled at once. For a running job, its worker is asked to stop."""
     view = await context.engine.operations.inspection.cancel(dispatch_id)
     message = "Canceled." if view.dispatch.is_terminal else "The worker gets a stop request."
     return Answer(data=_body(view), message=message)
@@ -104,7 +104,7 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
 
 @router.get("/dispatches/{dispatch_id}/job", responses=error_responses(404, 422))
 async def get_job(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.SupportJob]:
-    """Get a job as its customer sees it, with its files, and what only operators see."""
+    """Get a job as its customer sees it, with its files and the details that only operators see."""
     found = await context.engine.operations.support.job(dispatch_id)
     job = job_body(found.view)
     events = [event_body(event) for event in found.events]
@@ -113,21 +113,21 @@ async def get_job(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Su
 
 @router.post("/dispatches/{dispatch_id}/refund", responses=error_responses(404, 409, 422))
 async def refund_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Refunded]:
-    """Refund what an ended job has cost. A job is refunded at most once: a repeated request changes nothing."""
+    """Refund the price of an ended job. A job is refunded at most once: a repeated request changes nothing."""
     tokens = await context.engine.operations.support.refund(dispatch_id)
     return Answer(data=wire.Refunded(tokens=tokens), message=f"Refunded {tokens} tokens.")
 
 
 @router.post("/dispatches/{dispatch_id}/run-free", responses=error_responses(404, 409, 422))
 async def run_free(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.RunFree]:
-    """Run an ended job again for its customer, as a new job that costs nothing."""
+    """Run an ended job again for its customer as a new job, at no cost."""
     job = await context.engine.operations.support.run_free(dispatch_id)
     return Answer(data=wire.RunFree(job_id=job.id), message="Submitted again.")
 
 
 @router.post("/dispatches/bulk", responses=error_responses(422))
 async def change_dispatches(body: wire.DispatchBulk, context: ContextOf) -> Answer[BulkResult]:
-    """Cancel, retry, refund or run many jobs again. `refused` names the jobs that did not change."""
+    """Cancel, retry, refund or rerun many jobs. `refused` names the jobs that did not change."""
     return Answer(data=await context.engine.operations.support.change(body.action, body.ids))
 
 
@@ -150,7 +150,7 @@ async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[Wai
 async def audit_dispatch(
     dispatch_id: DispatchId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[wire.DispatchAudit]:
-    """Get the history of a job in the queue, newest first: its attempts on all workers, and its audit log."""
+    """Get the queue history of a job, newest first: its attempts on all workers and its audit log."""
     audit = await context.engine.operations.inspection.audit_of(dispatch_id, cursor=cursor, limit=limit)
     entries = page_of(audit.entries, AuditEntry.of).data
     return Answer(data=wire.DispatchAudit(attempts=list(audit.attempts), entries=entries))
@@ -160,7 +160,7 @@ async def audit_dispatch(
 async def list_bursts(
     context: ContextOf, workflow: TextFilter = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Burst]]:
-    """List jobs that ran at Comfy Cloud because they would have waited too long, newest first, with their cost."""
+    """List jobs that ran on Comfy Cloud because they would have waited too long, newest first, with their cost."""
     page = await context.engine.autoscaling.bursting.page(workflow_slug=workflow, cursor=cursor, limit=limit)
     return page_of(page, _burst)
 

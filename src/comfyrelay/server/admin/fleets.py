@@ -21,7 +21,7 @@ from comfyrelay.services.workers.views import FleetView
 
 router = admin_router("/fleets")
 COMFYUI_URL = "http://127.0.0.1:8188"
-# In a clone, because there is no release yet. A worker needs no web app, and so no Node to build it.
+# Installs from a clone, because there is no release yet. Workers need no web app, and therefore no Node.js to build it.
 INSTALL = "COMFYRELAY_WITHOUT_UI=1 pip install ."
 POWERSHELL_INSTALL = "$env:COMFYRELAY_WITHOUT_UI='1'; pip install ."
 
@@ -49,8 +49,8 @@ async def get_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answe
 
 @router.patch("/{stage}/{slug}", responses=error_responses(404, 422))
 async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, context: ContextOf) -> Answer[wire.Fleet]:
-    """Change the given fields, also inside `machines` and `autoscaling`; null restores the default. No worker is
-    deregistered."""
+    """Change the given fields, including those inside `machines` and `autoscaling`; null restores the default. No
+    worker is deregistered."""
     if body.machines is not None:
         before = (await context.engine.workers.views.get(stage, slug)).fleet.machines
         check_machines(body.machines, before=before)
@@ -69,7 +69,7 @@ async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 async def map_workflows(
     stage: Stage, slug: SlugInPath, body: wire.FleetMapping, context: ContextOf
 ) -> Answer[wire.Fleet]:
-    """Replace the workflows of the fleet and of its workers; users' own workflows stay. Unless `force` is true, a new
+    """Replace the workflows of the fleet and of its workers, except users' own workflows. Unless `force` is true, a new
     workflow with missing requirements is refused, and the response lists them."""
     await context.engine.workers.fleets.map_workflows(
         stage=stage, slug=slug, workflow_slugs=body.workflow_slugs, force=body.force
@@ -79,7 +79,7 @@ async def map_workflows(
 
 @router.get("/{stage}/{slug}/metrics", responses=error_responses(404, 422))
 async def fleet_metrics(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetMetrics]:
-    """Get workers by state, leases, queues, and the results of the last hour for the fleet's workflows."""
+    """Get the workers by state, leases, queues and results of the last hour for the fleet's workflows."""
     return Answer(data=await context.engine.workers.views.metrics(stage, slug))
 
 
@@ -112,7 +112,7 @@ async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 
 
 def _quote_powershell(value: str) -> str:
-    """Quote a literal. Between single quotes nothing is expanded, and a quote, also a curly one, is doubled."""
+    """Quote a literal: single quotes prevent expansion, and quotes inside it, including curly ones, are doubled."""
     quotes = str.maketrans({quote: quote * 2 for quote in "'\u2018\u2019\u201a\u201b"})
     return f"'{value.translate(quotes)}'"
 

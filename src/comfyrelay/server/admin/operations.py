@@ -22,7 +22,7 @@ async def list_settings(context: ContextOf) -> Answer[wire.EffectiveSettings]:
 @router.post("/storage/check")
 async def check_storage(context: ContextOf) -> Answer[wire.StorageCheck]:
     """Write, read and remove a small file, and allow uploads from pages of this server, if the storage supports such a
-    rule. A browser can then check itself: PUT `upload_text` to `upload_url`, and GET it from `download_url`."""
+    rule. A browser can then check its own access: PUT `upload_text` to `upload_url`, and GET it from `download_url`."""
     check = await context.engine.operations.storage_checks.run()
     data = wire.StorageCheck(
         url=context.settings.objects_url,

@@ -34,8 +34,8 @@ async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire
 
 @outage_router.get("/outages")
 async def outages(context: ContextOf) -> Answer[wire.OutageList]:
-    """List the problems that the last check in the background found, from memory. This also works while the central
-    database is down, for administrators who were signed in to this server process in the last 15 minutes."""
+    """List the problems that the last background check found. This also works while the central database is down, for
+    administrators who were signed in to this server process in the last 15 minutes."""
     found = context.engine.operations.outages
     items = [wire.OutageView.of(outage) for outage in found.current]
     return Answer(data=wire.OutageList(items=items, checked_at=found.checked_at))
@@ -43,10 +43,10 @@ async def outages(context: ContextOf) -> Answer[wire.OutageList]:
 
 @router.get("/events", response_class=StreamingResponse, responses=stream_responses(429))
 async def events(request: Request, context: ContextOf) -> Response:
-    """Stream changes. `changed` names them by kind, at most twice a second, so that a page fetches them again.
-    `workers`, `fleets` (with their stages), `workflows`, `effects` and `tenants` are lists of names, where `*` means
-    any; `dispatches`, `samples`, `webhooks` and `reconcile` are booleans. `reset` is sent first, and after missed
-    changes: fetch everything again."""
+    """Stream changes. `changed` names the changed objects by kind, at most twice a second, so that a page can fetch
+    them again. `workers`, `fleets` (with their stages), `workflows`, `effects` and `tenants` are lists of names, where
+    `*` means any; `dispatches`, `samples`, `webhooks` and `reconcile` are booleans. `reset` is sent first and after
+    missed changes, and means: fetch everything again."""
     live = context.engine.operations.live
     messages = live.subscribe(quiet_seconds=KEEP_ALIVE_SECONDS)
     return EventStreamResponse(stream_messages(messages, _encode, AccessCheck(request, context, authenticate_admin)))

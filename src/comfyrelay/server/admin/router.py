@@ -23,7 +23,7 @@ _CHANGES_NOTHING: set[Callable[..., Any]] = set()
 
 
 def changes_nothing(endpoint: E) -> E:
-    """Mark a route that changes nothing, although it is not a GET. Publishing it would make pages reload."""
+    """Mark a route that is not a GET but changes nothing. Publishing its calls would make pages reload."""
     _CHANGES_NOTHING.add(endpoint)
     return endpoint
 
@@ -41,7 +41,7 @@ class AdminRoute(BodyRoute):
 
         async def handle_and_publish(request: Request) -> Response:
             context: Context = request.app.state.context
-            # The dependency of the route checks that the user is allowed to.
+            # The dependency of the route checks the user's rights.
             user = await authenticate_user(request, context)
             keys = request.path_params
             response = await handle_change(request, handle, user=user, action=self.name, kind=section, keys=keys)

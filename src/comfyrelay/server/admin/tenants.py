@@ -65,7 +65,7 @@ async def list_transactions(
 
 @router.patch("/tenants/{tenant_id}", responses=error_responses(404, 422))
 async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: ContextOf) -> Answer[wire.ChangedTenant]:
-    """Set how long a tenant's jobs may wait before they may run at Comfy Cloud, how many may be active, how much it may
+    """Set how long a tenant's jobs may wait before they may run on Comfy Cloud, how many may be active, how much it may
     upload, and whether it may add workflows of its own."""
     changes = body.changes()
     if not changes:
@@ -95,7 +95,7 @@ async def credit_tenant(
 async def debit_tenant(
     tenant_id: TenantId, body: wire.NewDebit, context: ContextOf, admin: Admin
 ) -> Answer[wire.Credited]:
-    """Take tokens back from a wallet, once per reference. It cannot have fewer than none."""
+    """Take tokens back from a wallet, once per reference. The balance cannot become negative."""
     balance = await context.engine.accounts.ledger.take_back(
         tenant_id,
         body.amount,

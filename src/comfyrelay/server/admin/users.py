@@ -13,12 +13,13 @@ from comfyrelay.services.accounts.links import NewLink
 
 router = admin_router("/users")
 SEND_LINK = "Send the link to the user: it works once, for a day, and is not shown again."
-MAILED = "A link is on its way to the user by mail. This one works, too: once, for a day."
+MAILED = "The user receives another link by mail. This one works, too: once, for a day."
 
 
 @router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Create an account, and a link to set its password. If this server sends mail, another link is mailed."""
+    """Create an account and a link to set its password. If this server sends mail, the user also gets a link by
+    mail."""
     if context.settings.sign_up == "closed":
         raise Forbidden("Sign-up on this server is closed (COMFYRELAY_SIGN_UP), also for invitations.")
     user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
@@ -43,7 +44,8 @@ async def change_user(
 
 @router.post("/{user_id}/reset-link", status_code=201, responses=error_responses(404, 422))
 async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Create a link to set a new password. Older links end. If this server sends mail, another link is mailed."""
+    """Create a link to set a new password. Older links become invalid. If this server sends mail, the user also gets a
+    link by mail."""
     user, link = await context.engine.accounts.links.create_reset_link(user_id, by=admin)
     return _answer(context, user, link)
 

@@ -32,7 +32,7 @@ async def list_deliveries(
 
 @router.get("/webhooks/counts")
 async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
-    """Count dead and pending deliveries. A count equal to `max_counted` may be higher."""
+    """Count dead and pending deliveries. If a count equals `max_counted`, the real number may be higher."""
     return Answer(data=await context.engine.webhooks.overview.counts())
 
 
@@ -46,7 +46,7 @@ async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.Te
 
 @router.get("/outbox/dead")
 async def list_stuck_steps(context: ContextOf) -> Answer[Items[StuckStep]]:
-    """List steps that were not applied to the other database for a minute, oldest first; at most 200."""
+    """List up to 200 steps that were not applied to the other database within a minute, oldest first."""
     return Answer(data=Items(items=await context.engine.operations.reconcile_runs.stuck()))
 
 

@@ -1,4 +1,4 @@
-"""Workers. They register themselves: none is created or assigned by hand."""
+"""Workers. They register themselves: administrators neither create nor assign them."""
 
 from typing import Annotated
 
@@ -33,8 +33,8 @@ async def list_workers(
     limit: Limit = 50,
     cursor: WorkerCursor = None,
 ) -> Answer[wire.WorkerPage]:
-    """List workers. `fleet` is the slug of a fleet. Each word of `search` must be part of an id, a name, a fleet, a
-    GPU, a version or an assigned workflow. `counts` are by state, without the filter by state."""
+    """List workers. `fleet` is the slug of a fleet. Each word of `search` must occur in an id, a name, a fleet, a GPU,
+    a version or an assigned workflow. `counts` are by state and ignore the state filter."""
     page = await context.engine.workers.views.workers(
         fleet_slug=fleet,
         stage=stage,
@@ -61,8 +61,8 @@ async def list_worker_audit_logs(
 
 @router.get("/{worker_id:path}/logs", responses={202: {"model": Answer[wire.WorkerLogs]}, **error_responses(404, 422)})
 async def worker_logs(worker_id: WorkerId, response: Response, context: ContextOf) -> Answer[wire.WorkerLogs]:
-    """Get the last lines of a worker's log. The request makes the worker send them: 202 until they have arrived. Poll
-    every few seconds."""
+    """Get the last lines of a worker's log. The worker is asked to send them, and the response is 202 until they
+    arrive. Poll every few seconds."""
     logs = await context.engine.workers.logs.read_last(worker_id)
     if logs.received_at is None:
         response.status_code = 202
@@ -94,7 +94,7 @@ async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -
 
 @router.post("/{worker_id:path}/drain", responses=error_responses(404, 422))
 async def drain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Let a worker finish its jobs, and give it no new ones."""
+    """Let a worker finish its jobs, and give it no new jobs."""
     await context.engine.workers.workers.set_draining(worker_id, is_draining=True, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="Draining.")
 
@@ -110,7 +110,7 @@ async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 async def unblock_worker(
     worker_id: WorkerId, context: ContextOf, admin: Admin, body: wire.UnblockRequest | None = None
 ) -> Answer[wire.WorkerDetails]:
-    """Give a worker jobs of a workflow again, or of all workflows, although they failed there recently."""
+    """Remove a worker's block for one workflow, or all its blocks, so that it gets jobs of these workflows again."""
     workflow_hash = body.workflow_hash if body is not None else None
     pairs = await context.engine.workers.workers.unblock(worker_id, workflow_hash=workflow_hash, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="Unblocked." if pairs else "Nothing was blocked.")

@@ -1,4 +1,4 @@
-"""The Comfy API v2, for the SDKs of Comfy Org: jobs whose graph is sent with them, and assets."""
+"""The Comfy API v2, for the SDKs of Comfy Org: jobs that are submitted with their graph, and assets."""
 
 from comfyrelay.server.lazy_routers import lazy_routers
 

@@ -48,19 +48,21 @@ _FORM = {
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}},
 )
 async def create(request: Request, context: ContextOf, user: CurrentUser) -> JSONResponse:
-    """Upload an image, a video or an audio file. A file that you have already is returned with 200."""
-    with context.form_uploads.hold(user.id, refusal="You are sending other files. Wait until one of them has arrived."):
+    """Upload an image, a video or an audio file. A file that you already have is returned with 200."""
+    with context.form_uploads.hold(
+        user.id, refusal="You are already uploading other files. Wait until one of the uploads has ended."
+    ):
         return await _receive(request, context, user)
 
 
 async def _receive(request: Request, context: Context, user: User) -> JSONResponse:
-    # Check it first, because the parser stores the file in the temporary folder.
+    # Check the allowed size first, because the parser stores the file in the temporary folder.
     form = await read_form(request, max_bytes=await context.engine.jobs.uploads.room(user.tenant_id))
     try:
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise InvalidInput(errors={"file": "Send the content of the file in this field of the form."})
-        # The parser has put it into memory, or into a temporary file.
+        # The parser keeps it in memory or in a temporary file.
         content = file.file
         found = f"{HASH}{await asyncio.to_thread(hash_blake3, content)}"
         expected = form.get("expected_hash")
@@ -137,7 +139,7 @@ async def _answer(context: Context, user: User, file: FileRecord, *, status: int
 
 
 def _announce(form: FormData, file: UploadFile) -> AnnouncedUpload:
-    """Return the name, the type and the size of an upload. Clients that do not know the type name a generic one."""
+    """Return the name, type and size of an upload. Clients that do not know the type send a generic one."""
     given = form.get("file_path")
     name = one_line(given if isinstance(given, str) else file.filename or "")[-MAX_LINE_LENGTH:] or "upload"
     types = [form.get("content_type"), file.content_type, guess_media_type(name)]

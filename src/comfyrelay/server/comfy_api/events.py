@@ -1,4 +1,4 @@
-"""The events of a job as the Comfy API streams them."""
+"""Stream the events of a job in the format of the Comfy API."""
 
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -66,7 +66,7 @@ class _JobStream:
         self._job = job
         self._status: str | None = None
         self._position: int | None = None
-        # The node that the last progress named.
+        # The node in the last progress update.
         self._node_id = ""
         self._preview_tag: str | None = None
 
@@ -88,7 +88,7 @@ class _JobStream:
                 for event in change.events[:-1]:
                     if (missed := self._status_event(_status(event), event.seq)) is not None:
                         yield missed
-                # The position of a waiting job is read whenever nothing else has happened.
+                # Whenever nothing else has happened, the position of a waiting job is read.
                 if change.events or self._status == "queued":
                     async for text in self._snapshot(change.events[-1].seq if change.events else None):
                         yield text

@@ -25,7 +25,7 @@ MAX_KEY_LENGTH = 255
 # Keys of this API are separate from the keys of ComfyRelay's own API.
 KEY_PREFIX = "comfy-v2:"
 MAX_ID_LENGTH = 64
-# A job may be sent on by the workers of this many servers.
+# The workers of at most this many servers may forward a job.
 MAX_SERVERS, MAX_VIA_LENGTH = 8, 1000
 _FILTER = "metadata["
 _LISTED = {
@@ -50,7 +50,8 @@ async def submit(
 ) -> Any:
     """Submit a graph. Its files are references to your assets.
 
-    A key is good for one job: a second request with it is refused with 422, and `details.job_id` names the job.
+    An idempotency key is valid for one job: a second request with the same key is refused with 422, and
+    `details.job_id` names that job.
     """
     via = _servers(comfyrelay_via or "", context)
     extra = body.extra_data or {}
@@ -77,7 +78,7 @@ async def submit(
     except InvalidInput as error:
         if error.errors.keys() & {"idempotency_key", "webhook_url"}:
             raise
-        # The values of the graph are its properties.
+        # The invalid fields are values of the graph.
         return refuse(422, "invalid_workflow", message_of(error), errors=error.errors)
     structlog.contextvars.bind_contextvars(job_id=submitted.job.id)
     if not submitted.is_new:
@@ -98,7 +99,7 @@ async def jobs(
         Literal["queued", "running", "succeeded", "failed", "canceled"] | None, Query(description="only these jobs")
     ] = None,
 ) -> wire.ComfyJobPage | JSONResponse:
-    """List your jobs, newest first. `metadata[KEY]=VALUE` lists only jobs with this label, and may be repeated."""
+    """List your jobs, newest first. `metadata[KEY]=VALUE` lists only jobs with this label and may be repeated."""
     if cursor is not None and (len(cursor) > MAX_ID_LENGTH or not cursor.replace("-", "").isalnum()):
         return refuse(400, "invalid_cursor", "This cursor is not from a list of jobs.")
     pairs = [(key, value) for key, value in request.query_params.multi_items() if key.startswith(_FILTER)]
@@ -132,7 +133,7 @@ async def workflow(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> w
 
 @router.post("/{job_id}/cancel", responses=comfy_responses(403, 404, 422))
 async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> wire.ComfyJob:
-    """Cancel a job. A job that has ended stays as it is."""
+    """Cancel a job. A job that has ended does not change."""
     try:
         await context.engine.queue.control.cancel(user.tenant_id, job_id)
     except Conflict:
@@ -143,7 +144,7 @@ async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> wir
 
 
 def _servers(via: str, context: Context) -> list[str]:
-    """Return the servers in the header. Raises `FederationLoop` if the job has come back."""
+    """Return the servers in the header. Raises `FederationLoop` if the job has already passed through this server."""
     names = [name for part in via.split(",") if (name := part.strip())]
     if not set(names).isdisjoint(context.secrets.server_ids):
         raise FederationLoop
@@ -153,7 +154,7 @@ def _servers(via: str, context: Context) -> list[str]:
 
 
 def _key_reused(job_id: str) -> JSONResponse:
-    message = f"This Idempotency-Key was used for the job {job_id}. Read that job, or send another key."
+    message = f"This Idempotency-Key was already used for the job {job_id}. Read that job, or send another key."
     return refuse(422, "idempotency_key_reuse", message, job_id=job_id)
 
 

@@ -42,7 +42,7 @@ _CODES: list[tuple[type[ComfyRelayError], int, str]] = [
     (TooManyRequests, 429, "rate_limited"),
 ]
 _DETAILS = ("errors", "required_tokens", "missing")
-# Clients repeat a refused submission after this time.
+# Clients retry a refused submission after this time.
 QUEUE_FULL_SECONDS = 2
 SERVER_ERROR = "upstream_error"
 
@@ -63,7 +63,7 @@ class ComfyRoute(BodyRoute):
                 return await handle(request)
             except RequestValidationError as error:
                 if all(field["loc"][:1] == ("path",) for field in error.errors()):
-                    # The contract knows no other answer to an id of another form.
+                    # The contract defines no other response to a malformed id.
                     return refuse(404, "not_found", "You have nothing with this id.")
                 return await _response(request, validation_error(request, error))
             except (ComfyRelayError, HTTPException) as error:
@@ -91,7 +91,7 @@ def refuse(
 
 async def _response(request: Request, error: ComfyRelayError | HTTPException) -> Response:
     own = problem_response(error) if isinstance(error, ComfyRelayError) else None
-    # It logs unexpected errors, and hides their cause.
+    # This logs unexpected errors and hides their cause.
     own = own or await error_response(request, error)
     status, code = own.status_code, SERVER_ERROR if own.status_code >= 500 else "invalid_request"
     if not isinstance(error, ComfyRelayError):

@@ -1,4 +1,4 @@
-"""Jobs and assets as the Comfy API shows them."""
+"""Jobs and assets in the format of the Comfy API."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -134,7 +134,7 @@ def url_expires_at(context: Context) -> datetime:
 
 
 def _error(job: JobRecord, node: FailedNode | None) -> wire.ComfyJobError | None:
-    """Return why a job failed. ComfyUI's traceback is not shown: it names files of the worker."""
+    """Return why a job failed. ComfyUI's traceback is not shown: it contains paths of the worker."""
     if job.status != JobStatus.FAILED:
         return None
     return wire.ComfyJobError(

@@ -23,14 +23,14 @@ def create_comfyui_app(context: Context) -> Starlette:
         routes=[
             *(route for module in MODULES for route in module.routes.routes),
             *(WebSocketRoute(path, sockets.serve) for path in ("/ws", "/api/ws")),
-            # The last one serves files at all other paths.
+            # The last route serves files at all other paths.
             *frontend_routes(context.settings),
         ],
         exception_handlers={404: _plain, 405: _plain, Exception: _failed},
     )
     app.router.redirect_slashes = False
     app.state.context = context
-    # The last one added is the outermost.
+    # The middleware that is added last is the outermost.
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog)
     return app

@@ -1,4 +1,4 @@
-"""What ComfyUI's editor keeps on its server: settings and saved workflows."""
+"""Settings and saved workflows, which ComfyUI's editor stores on its server."""
 
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,10 +16,10 @@ routes = ComfyuiRoutes()
 SETTINGS = "comfy.settings.json"
 STYLE = "user.css"
 MAX_NAME_LENGTH, MAX_TEMPLATES = 200, 200
-# Sources of templates, as the editor calls them.
+# Sources of templates, in the editor's terms.
 JOB, WORKFLOW = "job", "workflow"
 FILE_HEADERS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
-# Parts of ComfyUI that ComfyRelay does not have, as a ComfyUI without them answers.
+# The responses of a ComfyUI without these optional parts, which ComfyRelay does not have.
 _WITHOUT: dict[str, Any] = {
     "/global_subgraphs": {},
     "/i18n": {},
@@ -65,7 +65,7 @@ async def templates(call: Call) -> Response:
 
 @routes.add("GET", "/workflow_templates/{source}/{name}.json")
 async def document(call: Call) -> Response:
-    """Return the workflow that a link opens: that of a job, or one that the user has added."""
+    """Return the workflow that a link opens: the workflow of a job, or one that the user added."""
     documents, name = call.context.engine.comfyui_api.documents, call.path("name")
     find = {JOB: documents.of_job, WORKFLOW: documents.of_workflow}.get(call.path("source"))
     if find is None or len(name) > MAX_NAME_LENGTH or not is_storable(name):
@@ -195,7 +195,7 @@ def _segments(call: Call) -> list[str]:
     try:
         return [unquote(segment, errors="strict") for segment in rest.decode("ascii").split("/")]
     except UnicodeDecodeError:
-        raise InvalidInput("This is not a valid path of a file.") from None
+        raise InvalidInput("This is not a valid file path.") from None
 
 
 def _path(call: Call) -> str:

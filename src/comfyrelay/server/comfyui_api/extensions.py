@@ -1,5 +1,5 @@
-"""Scripts of the editor: its own, and those of the node packs that an administrator allows. Those of workers are not
-served: they would run in the browser of a user, with the user's session."""
+"""Scripts of the editor: its own, and those of the node packs that an administrator allows. Scripts of workers are not
+served: they would run in a user's browser with the user's session."""
 
 import asyncio
 from pathlib import Path

@@ -28,7 +28,7 @@ from comfyrelay.text import is_storable
 routes = ComfyuiRoutes()
 KINDS = ("input", "output", "temp")
 DEFAULT_QUALITY = 90
-WAITING = "You are sending other files. Wait until one of them has arrived."
+WAITING = "You are already uploading other files. Wait until one of the uploads has ended."
 FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
@@ -65,7 +65,8 @@ async def view(call: Call) -> Response:
 
 
 def _edit(call: Call) -> ImageEdit | None:
-    """Return what `preview` (`webp;90`) and `channel` ask for, if anything. As in ComfyUI, a preview comes first."""
+    """Return the edit that `preview` (`webp;90`) or `channel` requests, if any. As in ComfyUI, a preview comes
+    first."""
     channel = call.query("channel", "rgba")
     preview = call.query("preview")
     if preview:
@@ -83,7 +84,7 @@ def _edit(call: Call) -> ImageEdit | None:
 
 @routes.add("GET", "/internal/files/{kind}", has_twin=False)
 async def listed(call: Call) -> Response:
-    """List uploads for the editor, newest first. As in ComfyUI, those in subfolders are left out."""
+    """List uploads for the editor, newest first. As in ComfyUI, uploads in subfolders are left out."""
     if call.path("kind") not in KINDS:
         return JSONResponse({"error": "Invalid directory type"}, status_code=400)
     names = await call.context.engine.comfyui_api.input_files.names(call.tenant_id)
@@ -106,7 +107,7 @@ async def upload_mask(call: Call) -> Response:
 
 
 async def _receive(call: Call, *, is_mask: bool = False) -> Response:
-    # Check it first, because the parser stores the file in the temporary folder.
+    # Check the allowed size first, because the parser stores the file in the temporary folder.
     form = await read_form(call.request, max_bytes=await call.context.engine.jobs.uploads.room(call.tenant_id))
     try:
         image = form.get("image")
@@ -146,7 +147,7 @@ async def _masked(call: Call, reference: str, mask: bytes) -> BinaryIO:
 async def _received(form: FormData, image: UploadFile, content: BinaryIO) -> ReceivedFile:
     name, subfolder = image.filename or "", _text(form, "subfolder").strip("/")
     if not name or name != PurePosixPath(name.replace("\\", "/")).name or name in (".", ".."):
-        raise InvalidInput("Name the file without a path. Name its folder in subfolder.")
+        raise InvalidInput("Send the file name without a path, and the folder in subfolder.")
     if len(name) > MAX_NAME_LENGTH or not is_storable(name):
         raise InvalidInput(f"A file name has at most {MAX_NAME_LENGTH} storable characters.")
     if (_text(form, "type") or "input") not in ("input", "temp"):
@@ -168,13 +169,13 @@ def _text(form: FormData, name: str) -> str:
 
 
 async def _file(call: Call, file: FileRecord, name: str) -> Response:
-    """Return a file or a range of it, whatever storage it is in: clients follow no redirect with their token."""
+    """Return a file or a range of it directly from any storage: clients would not send their token after a redirect."""
     objects = call.context.engine.objects
     stat = await objects.stat(file.path)
     if stat is None:
         return Response(status_code=404)
     media_type = servable_content_type(file.mime_type) or "application/octet-stream"
-    # A browser must never run a file with the rights of the editor.
+    # A browser must never run a file with the editor's rights.
     is_inline = media_type.startswith(MEDIA_TYPES) and "svg" not in media_type and "xml" not in media_type
     disposition = content_disposition(name)
     headers = {

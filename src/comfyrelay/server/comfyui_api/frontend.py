@@ -1,6 +1,7 @@
 """The files of ComfyUI's editor, and the start of its session.
 
-They have the origin of ComfyUI's API, and never that of ComfyRelay's pages: the editor runs code of others.
+They are served from the origin of ComfyUI's API, never from that of ComfyRelay's pages, because the editor runs
+third-party code.
 """
 
 import base64
@@ -31,7 +32,7 @@ EXTENSIONS = "/extensions"
 OPEN_PATH = "/open"
 # ComfyRelay's own scripts.
 OWN, OWN_SCRIPTS = "comfyrelay", Path(__file__).with_name("editor_scripts")
-# What the editor opens: a template of a source.
+# Query parameters of the workflow that the editor opens: a template and its source.
 TARGET = ("template", "source")
 MAX_TARGET_LENGTH = 200
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -123,7 +124,7 @@ async def _has_session(request: Request, context: Context) -> bool:
 
 
 def _policy(index: str) -> str:
-    """Return the content security policy of the editor: it loads and calls nothing of other servers."""
+    """Return the content security policy of the editor: it cannot load from or call other servers."""
     hashes = [
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in _INLINE_SCRIPT.findall(index)

@@ -1,4 +1,4 @@
-"""What can run: nodes and models of the workers, and the server itself."""
+"""The nodes and models of the workers, and a description of the server."""
 
 import platform
 
@@ -35,7 +35,7 @@ async def models(call: Call) -> Response:
 
 @routes.add("GET", "/embeddings")
 async def embeddings(_call: Call) -> Response:
-    """List no embeddings: workers do not report theirs. Prompts may name them."""
+    """Return an empty list, because workers do not report their embeddings. Prompts can use them nevertheless."""
     return JSONResponse([])
 
 
@@ -55,13 +55,13 @@ async def described_models(call: Call) -> Response:
 
 @routes.add("GET", "/view_metadata/{folder}")
 async def metadata(_call: Call) -> Response:
-    """Find nothing: the files of models are on the workers."""
+    """Return 404, because model files are on the workers."""
     return Response(status_code=404)
 
 
 @routes.add("GET", "/system_stats")
 async def system_stats(_call: Call) -> Response:
-    """Describe the newest ComfyUI that workers were tried with. GPUs belong to workers, which are not shown."""
+    """Describe the newest ComfyUI that workers were tested with. GPUs belong to workers, which are not shown."""
     system = {
         "os": "comfyrelay",
         "ram_total": 0,

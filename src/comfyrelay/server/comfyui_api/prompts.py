@@ -21,10 +21,10 @@ from comfyrelay.services.comfyui_api.validation import Problem, problem, shape_p
 from comfyrelay.text import is_storable
 
 routes = ComfyuiRoutes()
-# Of one answer. A larger history is read in parts.
+# Maximum entries in one response. Clients read a larger history in parts.
 MAX_LISTED = 200
 MAX_TEXT_LENGTH = 200
-# Keys for partner nodes. comfy-cli sends its key for this server here, too.
+# Keys for partner nodes. comfy-cli also sends its key for this server here.
 SECRETS = ("api_key_comfy_org", "auth_token_comfy_org")
 
 
@@ -95,7 +95,7 @@ async def change_queue(call: Call) -> Response:
 
 @routes.add("GET", "/history")
 async def history(call: Call) -> Response:
-    """Like ComfyUI, list the newest entries, the oldest of them first; with an offset, from the oldest entry on."""
+    """Like ComfyUI, list the newest entries in ascending order; with an offset, count from the oldest entry."""
     limit = min(call.number("max_items", MAX_LISTED, least=-1) or 0, MAX_LISTED)
     offset = call.number("offset", -1, least=-1)
     assert offset is not None
@@ -122,7 +122,7 @@ async def cloud_history_of(call: Call) -> Response:
 
 @routes.add("POST", "/history")
 async def change_history(call: Call) -> Response:
-    """Remove entries from the history. Their jobs and outputs stay."""
+    """Remove entries from the history. Their jobs and outputs are kept."""
     body = await read_object(call, change_history)
     prompts = call.context.engine.comfyui_api.prompts
     if body.get("clear"):

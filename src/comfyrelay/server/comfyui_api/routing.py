@@ -44,7 +44,7 @@ class Call:
         return self.request.query_params.get(name, default)
 
     def number(self, name: str, default: int | None, *, least: int = 0) -> int | None:
-        """Return a number of the query. Raises `InvalidInput` if it is not one."""
+        """Return an integer from the query. Raises `InvalidInput` for other values."""
         text = self.request.query_params.get(name)
         if text is None:
             return default
@@ -87,12 +87,12 @@ class ComfyuiRoutes:
 
 
 def session_cookie(context: Context) -> str:
-    """Return the name of the cookie. Cookies ignore ports, so several servers of a machine need several names."""
+    """Return the name of the cookie. Cookies ignore ports, so the servers on one machine need different names."""
     return f"{SESSION_COOKIE}_{context.settings.comfyui_api_port}"
 
 
 async def authenticate(connection: HTTPConnection, context: Context) -> User:
-    """Authenticate the user of a token: as a bearer token, or in `X-API-Key`, as comfy-cli sends it to Comfy Cloud. The
+    """Authenticate the user of a bearer token, or of a token in `X-API-Key`, which comfy-cli sends to Comfy Cloud. The
     editor has a session instead."""
     refuse_foreign_pages(connection)
     kind, _, secret = connection.headers.get("Authorization", "").partition(" ")

@@ -1,4 +1,4 @@
-"""The WebSocket messages of ComfyUI, made from the states and the progress of jobs."""
+"""Build ComfyUI's WebSocket messages from the states and the progress of jobs."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ def text(kind: str, data: dict[str, Any]) -> str:
 
 @dataclass(slots=True)
 class PromptMessages:
-    """The messages of one prompt to one WebSocket."""
+    """The messages about one prompt for one WebSocket."""
 
     record: PromptRecord
     has_started: bool = False
@@ -42,12 +42,12 @@ class PromptMessages:
         yield text("execution_cached", {"nodes": [], **about})
 
     def restart(self) -> None:
-        """The run was lost, and another will begin."""
+        """Reset the state: the run was lost, and the prompt will run again."""
         self.has_started, self.node_id, self.preview = False, None, None
         self._finished.clear()
 
     def progress(self, progress: Progress) -> Iterator[Message]:
-        """Yield what has changed: the running node and its steps."""
+        """Yield messages for the running node and its steps."""
         if progress.node_id is None:
             return
         prompt_id = self.record.prompt_id
@@ -71,7 +71,7 @@ class PromptMessages:
         return struct.pack(">II", PREVIEW_WITH_METADATA, len(about)) + about + data
 
     def end(self, prompt: Prompt) -> Iterator[Message]:
-        """Yield the outputs and the end. A prompt that was canceled before it began has no events."""
+        """Yield messages for the outputs and the end. A prompt that was canceled before it began has no events."""
         self.has_ended = True
         if prompt.job.started_at is None and not self.has_started:
             return

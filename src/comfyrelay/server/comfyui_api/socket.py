@@ -27,7 +27,7 @@ from comfyrelay.services.jobs.views.overview import QueueSummary
 from comfyrelay.services.subscriptions import Reset
 
 MAX_CLIENT_ID_LENGTH = 200
-# Of a client, for which a socket remembers the state.
+# Maximum prompts of a client whose state a socket remembers.
 MAX_PROMPTS = 1000
 # Codes of the WebSocket protocol.
 GOING_AWAY, REPLACED, NOT_ALLOWED = 1001, 1000, 1008
@@ -57,7 +57,7 @@ class Sockets:
         try:
             await socket.run()
         finally:
-            # A socket that has replaced this one stays.
+            # Keep a socket that has replaced this one.
             if self._open.get(key) is socket:
                 del self._open[key]
 
@@ -164,7 +164,7 @@ class ClientSocket:
     async def _end(self, messages: PromptMessages, job_id: str) -> None:
         prompt = (await self._read(self._service.of_jobs(self._user.tenant_id, [job_id]))).get(job_id)
         if prompt is None:
-            # It was deleted.
+            # The job was deleted.
             return
         await self._send_all(messages.end(prompt))
         summary = await self._summary()

@@ -17,19 +17,19 @@ _STATUSES: Mapping[JobStatus, str] = {
     JobStatus.FAILED: "failed",
     JobStatus.CANCELED: "cancelled",
 }
-# What the editor can show in its list.
+# Media types that the editor can preview in its list.
 _PREVIEWABLE = ("image/", "video/", "audio/")
 _UNFINISHED = (JobStatus.QUEUED, JobStatus.PAUSED, JobStatus.PROCESSING)
 FAILED = "The job failed."
 
 
 def queue_status(summary: QueueSummary) -> dict[str, Any]:
-    """Return how many jobs of the user wait or run, submitted here or elsewhere."""
+    """Return the number of the user's waiting and running jobs, including those submitted through other APIs."""
     return {"exec_info": {"queue_remaining": sum(summary.counts.get(status, 0) for status in _UNFINISHED)}}
 
 
 def number_of(job: JobRecord) -> int:
-    """Return the position number: prompts run in its order."""
+    """Return the queue number. Prompts run in this order."""
     return milliseconds(job.created_at)
 
 
@@ -63,7 +63,7 @@ def history_entry(prompt: Prompt) -> dict[str, Any]:
 
 
 def cloud_history_entry(prompt: Prompt) -> dict[str, Any]:
-    """Return an entry as Comfy Cloud does: its prompt is an object."""
+    """Return a history entry in Comfy Cloud's format, where `prompt` is an object."""
     entry = history_entry(prompt)
     names = ("priority", "prompt_id", "prompt", "extra_data", "outputs_to_execute")
     return {**entry, "prompt": dict(zip(names, entry["prompt"], strict=True))}
@@ -93,7 +93,7 @@ def end_message(prompt: Prompt) -> tuple[str, dict[str, Any]]:
 
 
 def execution_error(prompt: Prompt) -> dict[str, Any]:
-    """Return why a prompt failed. ComfyUI's traceback is not shown: it names files of the worker."""
+    """Return why a prompt failed. ComfyUI's traceback is not shown: it contains paths of the worker."""
     job, node = prompt.job, prompt.failed_node
     return {
         "node_id": "" if node is None else node.node_id,
@@ -108,7 +108,7 @@ def execution_error(prompt: Prompt) -> dict[str, Any]:
 
 
 def outputs_by_node(prompt: Prompt) -> dict[str, dict[str, Any]]:
-    """Return the files and texts of each node."""
+    """Return the output files and texts of each node."""
     found: dict[str, dict[str, Any]] = {}
     for output in prompt.outputs:
         found.setdefault(output.node_id, {}).setdefault(output.key, []).append(file_item(prompt, output))
@@ -118,7 +118,8 @@ def outputs_by_node(prompt: Prompt) -> dict[str, dict[str, Any]]:
 
 
 def file_item(prompt: Prompt, output: PromptOutput) -> dict[str, Any]:
-    """Return how `/view` finds a file. All runs name their files alike, so the subfolder is the prompt."""
+    """Return the reference that `/view` accepts for a file. All runs use the same filenames, so the subfolder is the
+    prompt id."""
     return {"filename": output.name, "subfolder": prompt.id, "type": "output"}
 
 

@@ -1,1 +1,1 @@
-"""Parts that all routes share: authentication, request context, limits and error responses."""
+"""Code that all routes share: authentication, request context, limits and error responses."""

@@ -1,6 +1,6 @@
 """Record the changes of a request in the audit log, and compare and return versions of the changed object.
 
-`If-Match` names the version that the caller has seen. A caller without it overwrites any version.
+`If-Match` names the version that the caller has seen. Without it, a change overwrites any version.
 """
 
 import json
@@ -27,7 +27,7 @@ _AUDITED: set[Callable[..., Any]] = set()
 
 
 def audited(endpoint: E) -> E:
-    """Mark a route that changes the caller's account. Its router has `AccountRoute`."""
+    """Mark a route that changes the caller's account. Its router must use `AccountRoute`."""
     _AUDITED.add(endpoint)
     return endpoint
 
@@ -49,7 +49,7 @@ class AccountRoute(BodyRoute):
 
 
 async def handle_read(request: Request, handle: Handler, kind: str) -> Response:
-    """Answer a request for one object, with its version in the `ETag` header."""
+    """Answer a request for one object, and set its version in the `ETag` header."""
     context: Context = request.app.state.context
     keys = keys_of(kind, request.path_params)
     # Read first: if the object changes meanwhile, the version is too old, and a change with it is refused.
@@ -91,8 +91,8 @@ async def handle_change(
 async def account_change(
     request: Request, *, action: str, email: str, user_id: str | None = None
 ) -> AsyncIterator[ChangeScope]:
-    """Record a change of the account `email` by a caller without a session, such as with a link. One that creates the
-    account sets `created`."""
+    """Record a change of the account `email` by a caller without a session, such as the user of a link. A change that
+    creates the account sets `created`."""
     context: Context = request.app.state.context
     keys = {} if user_id is None else {"user_id": user_id}
     entry = NewAuditLogEntry(

@@ -22,7 +22,7 @@ T = TypeVar("T")
 POLL_CACHE_SECONDS = 3600.0
 # A stream ends at most this long after its user has signed out.
 CHECK_SECONDS = 15.0
-# A slower database counts as down where the caller can be authenticated from memory.
+# A database that takes longer counts as down if the caller can be authenticated from memory.
 DATABASE_SECONDS = 3.0
 # Clients of ComfyUI's cloud send their token in this header.
 API_KEY = "X-API-Key"
@@ -59,7 +59,8 @@ async def authenticate_user(request: Request, context: Context) -> User:
 
 
 class AccessCheck:
-    """Whether the caller of a stream is still allowed to read it. Called for each message, and checked at intervals."""
+    """Whether the caller of a stream is still allowed to read it. Called for each message, but checks only at
+    intervals."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class AccessCheck:
 
 
 async def _read_secret(request: Request, context: Context) -> tuple[str, bool]:
-    """Return the secret of the caller, and whether it is a token of a header."""
+    """Return the secret of the caller, and whether it is a token from a header."""
     bearer = await _bearer(request)
     token = bearer.credentials if bearer else request.headers.get(API_KEY, "")
     return (token, True) if token else (request.cookies.get(context.session_cookie, ""), False)
@@ -153,7 +154,7 @@ async def _worker(request: Request, context: Context, *, max_age_seconds: float)
 
 
 def _require_same_site(request: Request, context: Context) -> None:
-    """Refuse requests from pages of other sites: browsers send the cookie with those, too."""
+    """Refuse requests from pages of other sites: browsers send the cookie with those requests, too."""
     site = request.headers.get("Sec-Fetch-Site")
     if site in ("same-origin", "none"):
         return

@@ -2,7 +2,7 @@
 
 FastAPI reads and parses the whole body before it authenticates the caller. `BodyRoute` accepts a large body only for
 routes marked with `large_body`, after authentication. It refuses a body with too many values, because their number
-determines the cost, and parses and validates the others in a thread.
+determines the cost, and parses and validates all other large bodies in a thread.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SMALL_BYTES = 32 * 1024
 E = TypeVar("E", bound=Callable[..., Any])
 # Raises `Unauthorized` or `Forbidden` if the caller may not send a large body.
 Authenticate = Callable[[Request, Context], Awaitable[object]]
-# Also the setting that limits the body.
+# By endpoint: how to authenticate the caller, and the name of the setting that limits the body.
 _LARGE_BODIES: dict[Callable[..., Any], tuple[Authenticate, str]] = {}
 _ANONYMOUS_BODIES: set[Callable[..., Any]] = set()
 
@@ -44,7 +44,7 @@ def large_body(authenticate: Authenticate, *, limit: str = "max_large_body_bytes
 
 
 def anonymous_body(endpoint: E) -> E:
-    """Mark a route without authentication: its body must be small and arrive quickly."""
+    """Mark a route without authentication, whose body must be small and arrive quickly."""
     _ANONYMOUS_BODIES.add(endpoint)
     return endpoint
 

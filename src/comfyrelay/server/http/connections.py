@@ -3,8 +3,8 @@
 uvicorn waits without limit for the rest of a request and buffers it. A request is *half open* from its connection, or
 from its first byte on a reused connection, until its headers are complete. A request that was answered early is half
 open until the rest of its body has arrived. `ConnectionLimits` limits the time, number and bytes of half-open requests,
-the number of bodies in transit, in total and per address, the time that a connection is idle, or its caller reads
-nothing or sends nothing of a file, and the number of connections, in total and per holder.
+the number of bodies in transit, in total and per address, the time that a connection is idle or stalled, which means
+that its caller reads nothing or sends nothing of a file, and the number of connections, in total and per holder.
 
 `LimitedConnection` wraps uvicorn's protocol and parses the request boundaries itself. `ResponseTracker` reports from
 inside the application when a response starts and ends.
@@ -34,7 +34,7 @@ from comfyrelay.system.processes import raise_open_file_limit
 log = structlog.get_logger(__name__)
 
 MAX_HEADER_BYTES = 64 * 1024
-# Takes files in a form.
+# This route receives files in forms.
 ASSETS_PATH = b"/api/v2/assets"
 # At most one log line per interval, however many connections an attack opens.
 LOG_SECONDS = 10.0
@@ -125,7 +125,7 @@ class ConnectionLimits:
         loop = asyncio.get_running_loop()
         self._half_open[connection] = loop.call_later(self._seconds, self.close, connection, "too_slow")
         if len(self._half_open) > self._max_half_open:
-            # An honest client needs one round trip, so the oldest is the least likely to be one.
+            # An honest client needs one round trip, so the oldest request is the least likely to be from one.
             self.close(next(iter(self._half_open)), "too_many")
 
     def begin_body(self, connection: "LimitedConnection") -> None:
@@ -143,7 +143,7 @@ class ConnectionLimits:
             self.close(next(iter(self._bodies)), "too_many_bodies")
 
     def continue_upload(self, connection: "LimitedConnection") -> None:
-        """Track a file whose next bytes have arrived. It may take hours."""
+        """Restart the stall timer of an upload after new bytes. An upload may take hours."""
         self.release(connection)
         timer = asyncio.get_running_loop().call_later(MAX_STALL_SECONDS, self._end_stalled_upload, connection)
         self._uploads[connection] = timer
@@ -209,7 +209,7 @@ class ConnectionLimits:
 
 
 def limit_to_open_files(connections: int) -> int:
-    """Return how many connections the process can open, after raising its soft limit as far as possible."""
+    """Return the number of connections that the process can open, after raising its soft limit as far as possible."""
     files = raise_open_file_limit(connections + SPARE_FILES)
     return min(connections, files - min(SPARE_FILES, files // 2))
 
@@ -236,7 +236,7 @@ class LimitedConnection(asyncio.Protocol):
         self.is_proxy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The transports of uvloop are no subclasses of asyncio.Transport.
+        # The transports of uvloop are not subclasses of asyncio.Transport.
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -284,7 +284,7 @@ class LimitedConnection(asyncio.Protocol):
         if self._is_receiving and not self._has_headers:
             self._limits.begin_request(self)
         elif not self._unanswered:
-            # These are empty lines before a request, or the rest of a request that was answered.
+            # The data are empty lines before a request, or the rest of a request that was answered.
             self._limits.begin_request(self)
         elif self._is_receiving and self._is_upload:
             self._limits.continue_upload(self)
@@ -310,7 +310,8 @@ class LimitedConnection(asyncio.Protocol):
         # Another request may follow in the same packet.
         self._has_long_headers = self._has_long_headers or self._header_bytes > MAX_HEADER_BYTES
         self._unanswered += 1
-        # A file may take hours. The application refuses a wrong signature, or a caller without a token, at once.
+        # The upload of a file may take hours. The application refuses a wrong signature or a caller without a token at
+        # once.
         path = parse_url(self._url).path or b""
         method = self._parser.get_method()
         self._is_upload = path.startswith(b"/files/") if method == b"PUT" else (method, path) == (b"POST", ASSETS_PATH)
@@ -326,7 +327,7 @@ class LimitedConnection(asyncio.Protocol):
         if self._unanswered or self._transport.is_closing():
             return
         if self._is_receiving:
-            # uvicorn would wait for the rest as long as for another request.
+            # uvicorn would wait for the rest as for the next request: without a limit of its own.
             self._limits.begin_request(self)
         else:
             self._limits.keep_alive(self)

@@ -23,7 +23,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.web.logo import Logo
 
 SESSION_COOKIE = "comfyrelay_session"
-# After an outage of their receiver, users redeliver many webhooks in a row.
+# After an outage of their receiver, users redeliver many webhooks in quick succession.
 REDELIVERIES_FACTOR = 6
 MAX_FORM_UPLOADS = 2
 # How long an administrator can read the outages without the database.
@@ -46,7 +46,7 @@ class Owner:
     worker_secret: str = field(repr=False)
     # Adds the desk's own details to the report of a run, by lease token.
     about_run: Callable[[str, RunReport], RunReport]
-    # Returns the name of the session of a secret; `None` if it is no longer allowed, even if its token is valid.
+    # Returns the name of the session with this secret; `None` if it is no longer allowed, even if its token is valid.
     session_of: Callable[[str], Awaitable[str | None]]
     # Whether a token or session is the owner's, and not a guest's.
     is_of_owner: Callable[[str], Awaitable[bool]]
@@ -81,18 +81,18 @@ class Context:
         self.stopping = asyncio.Event()
         self.metrics = ServerMetrics(engine)
         self.user_of: Cached[User] = Cached(self._user)
-        # Also with tokens that only ComfyUI's API accepts.
+        # Also finds users by tokens that only ComfyUI's API accepts.
         self.comfyui_user_of: Cached[User] = Cached(partial(self._user, scope=TokenScope.COMFYUI))
-        # By the secret of a session of the editor.
+        # Finds users by the secret of an editor session.
         self.editor_user_of: Cached[User] = Cached(engine.comfyui_api.sessions.find_user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
         self.has_editor = self.settings.comfyui_url is not None and is_installed("editor")
         self._storage_origins: Sequence[str] | None = None
-        # Administrators by the hash of their secret, and when they were last authenticated.
+        # Administrators and the times when they were last authenticated, by the hash of their secret.
         self._admins: dict[str, tuple[float, User]] = {}
 
     def remember_admin(self, secret: str, user: User) -> None:
-        """Remember an administrator, to show outages while the central database is down."""
+        """Remember an administrator, who can then read outages while the central database is down."""
         now = asyncio.get_running_loop().time()
         self._admins[hash_secret(secret)] = (now, user)
         self._admins = {key: entry for key, entry in self._admins.items() if entry[0] + REMEMBERED_SECONDS > now}
@@ -106,7 +106,7 @@ class Context:
         return self.owner.session_cookie if self.owner is not None else SESSION_COOKIE
 
     async def storage_origins(self) -> Sequence[str]:
-        """Return the origins of files other than this server; none while storage is unreachable."""
+        """Return the origins other than this server that files are loaded from; none while storage is unreachable."""
         if self._storage_origins is None:
             try:
                 origin = await self.engine.objects.origin()

@@ -3,7 +3,7 @@
 FastAPI matches a request against all routes, resolves dependencies, and validates and serializes through several
 layers, which takes longer than the rest of a poll. `FastRoutes` reads the declaration of a route once, finds the route
 by its exact path, and calls the same endpoint with the same models. It passes every request that is not plainly valid
-on to FastAPI, so that their responses are equal.
+on to FastAPI, so that the responses are identical.
 """
 
 import inspect
@@ -37,7 +37,7 @@ def fast(endpoint: E) -> E:
 
 
 class _NotPlain(Exception):
-    """FastAPI must handle this request, whose body was read."""
+    """FastAPI must handle this request. Its body has already been read."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -153,7 +153,7 @@ def _named_call(dependency: Dependant) -> tuple[str, Callable[[Request], Awaitab
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a body that was read once more, and then the following messages."""
+    """Replay a body that was already read, then pass on the following messages."""
     is_sent = False
 
     async def receive_again() -> Message:

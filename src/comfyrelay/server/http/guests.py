@@ -21,6 +21,6 @@ def is_guest(request: Request) -> bool:
 
 
 def refuse_urls_of_guest(request: Request, *urls: object) -> None:
-    """Raise `Forbidden` if a guest names a URL to call, because those calls would outlive the password."""
+    """Raise `Forbidden` if a guest sets a URL to call, because the calls would outlive the password."""
     if is_guest(request) and any(urls):
         raise Forbidden(f"A guest cannot set notification or webhook URLs. {GUEST_ADVICE}")

@@ -1,4 +1,4 @@
-"""Who holds the connections of a server, and how many each may hold.
+"""Holders of the connections of a server, and the number that each may hold.
 
 A connection counts for the address that it comes from, and after authentication for its user, too. A signed URL counts
 for its address and its tenant. A worker's connection counts for the worker only, and the signed URL of a lease for its
@@ -19,7 +19,7 @@ from comfyrelay.settings import Settings
 STATE_KEY = "comfyrelay.connection"
 # The limits are lowered to a share of all connections, but not below what one browser with a few pages needs.
 MIN_LIMIT = 16
-# A slot of a worker parks one heartbeat, and reports next to it.
+# Each slot of a worker parks one heartbeat, and sends its reports on a second connection.
 CONNECTIONS_PER_SLOT = 2
 RETRY_SECONDS = 10.0
 
@@ -92,7 +92,7 @@ class Holders(Generic[C]):
         return self._holders.get(connection, ())
 
     def assign(self, connection: C, holders: tuple[Holder, ...]) -> None:
-        """Count a connection for these holders, as their newest one, and for no others."""
+        """Count a connection for exactly these holders, as their newest connection."""
         for holder in self._holders.pop(connection, ()):
             del self._connections[holder][connection]
             if not self._connections[holder]:

@@ -70,9 +70,9 @@ class ConcurrencyLimit:
 class SignInLimit:
     """Limits guesses of passwords in this process, by address and account together.
 
-    An address has `per_minute` attempts. Above three times as many for one account, each address has only a few for
-    this account. This slows down an attack from many addresses, and still lets the owner in from another one. Browsers
-    that have signed in before have separate attempts.
+    An address has `per_minute` attempts. Once an account has had three times as many, each address has only a few
+    attempts for this account. This slows down an attack from many addresses, but still lets the owner sign in from
+    another one. Browsers that have signed in before have separate attempts.
     """
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,7 +82,7 @@ class SignInLimit:
         self._known_browsers = RateLimit(per_minute, clock=clock)
 
     def check_address(self, address: str) -> None:
-        """Count an attempt without an account. Raises `TooManyRequests`, as the other methods do."""
+        """Count an attempt without an account. Raises `TooManyRequests` above the limit, like the other methods."""
         self._by_address.check(address)
 
     def check(self, address: str, account: str) -> None:
@@ -96,7 +96,7 @@ class SignInLimit:
         self._known_browsers.check(account)
 
     def reset(self, address: str, account: str) -> None:
-        """Reset the counts of an account after a successful attempt. Other addresses stay slowed down."""
+        """Reset the counts of an account after a successful attempt. Other addresses remain limited."""
         self._slowed.reset(f"{address} {account}")
         self._known_browsers.reset(account)
 

@@ -19,28 +19,31 @@ from comfyrelay.services.operations.metrics import Figures
 from comfyrelay.services.operations.repair import SAFE
 from comfyrelay.services.timed_cache import TimedCache
 
-# From a cached response to a parked poll.
+# From the time of a cached response to that of a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"
 CACHE_SECONDS = 1.0
 
-# Fleet figure → metric name and help text.
+# Attribute of a fleet's metrics → metric name and help text.
 FLEET_METRICS = {
     "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
-    "backlog_per_instance": ("backlog_per_instance", "Queue depth per active worker; without workers, all of it."),
+    "backlog_per_instance": (
+        "backlog_per_instance",
+        "Queue depth per active worker; without workers, the whole queue.",
+    ),
     "active_workers": ("active_workers", "Workers with a request in the last five minutes."),
     "available_capacity": ("available_capacity", "Jobs that the active workers could lease now."),
     "job_processing_p50": ("job_processing_p50_seconds", "Median run time of jobs completed in the last ten minutes."),
     "error_rate": ("error_rate", "Share of failed jobs among all that ended in the last five minutes."),
     "lease_expired_count": ("leases_expired", "Leases that expired in the last five minutes."),
-    "spot_interruption_count": ("spot_interruptions", "Jobs requeued by Spot interruptions in five minutes."),
+    "spot_interruption_count": ("spot_interruptions", "Jobs requeued by Spot interruptions in the last five minutes."),
 }
 
-# State of an autoscaled fleet → help text.
+# Attribute of an autoscaled fleet → help text.
 SCALING_METRICS = {
-    "desired": "Machines that the last decision wants.",
-    "failed_rounds": "Consecutive rounds of launches without a worker.",
-    "is_launching_paused": "Whether launching pauses after failed launches.",
+    "desired": "Number of machines that the last decision requested.",
+    "failed_rounds": "Consecutive rounds of launches that produced no worker.",
+    "is_launching_paused": "Whether launching is paused after failed launches.",
 }
 
 
@@ -60,15 +63,15 @@ class ServerMetrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._depth = self._gauge("queue_depth", "Jobs that wait to be leased.", "workflow", "stage")
+        self._depth = self._gauge("queue_depth", "Jobs waiting to be leased.", "workflow", "stage")
         self._age = self._gauge("queue_oldest_seconds", "Age of the oldest waiting job.", "workflow", "stage")
         self._leases = self._gauge("leases", "Jobs leased by a worker.", "workflow", "stage")
-        self._parked = self._gauge("pollers_parked", "Polls that wait for a job in this process.")
+        self._parked = self._gauge("pollers_parked", "Polls waiting for a job in this process.")
         self._suspects = self._gauge(
             "workflows_blocked_on_several_workers", "Workflows for which at least two workers are blocked."
         )
         self._outbox = self._gauge("outbox_oldest_seconds", "Age of the oldest outbox entry.", "shard", "direction")
-        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are not delivered yet.", "shard")
+        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that have not been delivered.", "shard")
         self._up = self._gauge("database_up", "Whether the database is reachable.", "database")
         self._fleets = {
             figure: self._gauge(f"fleet_{name}", about, "fleet", "stage")
@@ -84,8 +87,8 @@ class ServerMetrics:
         self._cache = TimedCache(self._render)
 
     async def render(self) -> bytes:
-        """Return all metrics in the text format, at most a second old; values from the databases may be older. The
-        endpoint is public, and rendering takes milliseconds of the event loop."""
+        """Return all metrics in the text format, at most a second old; values from the databases may be older. They are
+        cached because the endpoint is public and rendering blocks the event loop for milliseconds."""
         return await self._cache.get(seconds=CACHE_SECONDS)
 
     async def _render(self) -> bytes:
@@ -129,7 +132,7 @@ class ServerMetrics:
         for name, gauge in self._scaled.items():
             found = {(fleet.fleet, fleet.stage): getattr(fleet, name) for fleet in fleets}
             _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
-        # Without an autoscaled fleet, no process leads.
+        # Without an autoscaled fleet, no process is the leader.
         self._leader.set(loop is not None and loop.has_leader)
         self._is_leader.set(loop is not None and loop.is_leader)
 
@@ -155,15 +158,15 @@ class _Counts(Collector):
         yield _counter("webhook_attempts", about, ["status"], attempts)
         about = "Seconds of machine slots by use, as counted by this process."
         yield _counter("fleet_gpu_seconds", about, ["fleet", "stage", "kind"], sorted(usage.gpu_seconds.items()))
-        about = "Cost of these seconds, in the currency of the prices."
+        about = "Cost of machine slots, in the currency of the prices."
         yield _counter("fleet_cost", about, ["fleet", "stage"], sorted(usage.cost.items()))
-        about = "Launches that a provider refused, by kind, as counted by the process that leads."
+        about = "Launches that a provider refused, by kind, as counted by the leader."
         yield _counter("fleet_launches_refused", about, ["fleet", "stage", "kind"], sorted(counts.refusals.items()))
-        about = "Calls of a provider that failed, as counted by the process that leads."
+        about = "Failed calls to a provider, as counted by the leader."
         yield _counter(
             "fleet_provider_errors", about, ["fleet", "stage", "call"], sorted(counts.provider_errors.items())
         )
-        about = "Jobs that this process moved to the cloud, or back."
+        about = "Jobs that this process moved to or from the cloud."
         yield _counter("bursts", about, ["stage", "to"], sorted(counts.bursts.items()))
 
 

@@ -11,7 +11,7 @@ from comfyrelay.protocol.worker import PROTOCOL, VERSION_HEADER
 
 log = structlog.get_logger(__name__)
 MAX_ID_LENGTH = 64
-# Not logged, because monitoring calls them every few seconds.
+# These paths are not logged, because monitoring calls them every few seconds.
 UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 # Raw bytes, because every response has them, and a lookup in a headers object is slower.
 SAFE_HEADERS = (
@@ -20,7 +20,7 @@ SAFE_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 SAFE_API_HEADERS = (*SAFE_HEADERS, (b"cache-control", b"no-store"))
-# Also on errors, so that a worker of another version can explain them.
+# Also sent with errors, so that a worker of another version can explain them.
 WORKER_HEADERS = (
     *SAFE_API_HEADERS,
     (VERSION_HEADER.lower().encode(), f"{__version__}; protocol={PROTOCOL}".encode()),

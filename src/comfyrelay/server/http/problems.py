@@ -53,7 +53,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (Forbidden, 403, "Not allowed"),
     (NotFound, 404, "Not found"),
     (MissingOnWorkers, 409, "No worker meets the requirements"),
-    (WorkflowNameTaken, 409, "You have a workflow of this name"),
+    (WorkflowNameTaken, 409, "You have a workflow with this name"),
     (UploadLimitReached, 409, "Too many uploads"),
     (WorkflowLimitReached, 409, "Too many workflows and jobs"),
     (PriceChanged, 409, "The price has changed"),
@@ -69,7 +69,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (StorageUnavailable, 503, "Object storage is unreachable"),
 ]
 MEDIA_TYPE = "application/problem+json"
-# Their details name databases, which only operators know.
+# Only operators see their details, which name databases.
 _OUTAGES = (DatabaseUnavailable, StorageUnavailable)
 _OPERATOR_PATHS = ("/api/admin", "/api/worker")
 _OPTIONAL_FIELDS = ("errors", "required_tokens", "missing", "workflow_slug")
@@ -95,7 +95,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 async def error_response(request: Request, error: ComfyRelayError | HTTPException) -> JSONResponse:
-    """Return the response for an error that a route has raised."""
+    """Return the response for an error that a route raised."""
     handle = _handle_known if isinstance(error, ComfyRelayError) else handle_http_exception
     return await handle(request, error)
 

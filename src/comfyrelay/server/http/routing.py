@@ -64,7 +64,7 @@ def user_router(prefix: str, tag: str, *, route_class: type[APIRoute] = BodyRout
 
 
 def period_of(first: date | None, last: date | None) -> tuple[datetime | None, datetime | None]:
-    """Return when the first day begins and the last day ends."""
+    """Return the start of the first day and the end of the last day."""
     if first is not None and last is not None and first > last:
         raise InvalidInput(errors={"from": "The first day must not be after `to`."})
     begins = None if first is None else datetime.combine(first, time(), UTC)

@@ -22,7 +22,8 @@ MIN_SECRET_LENGTH = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """The fleet secrets by stage, and the signing secrets. `new_file` has the secrets, if they were generated now."""
+    """The fleet secrets by stage, and the signing secrets. `new_file` contains the secrets if they were just
+    generated."""
 
     fleet: Mapping[str, Sequence[str]]
     signing: Sequence[str]
@@ -30,7 +31,8 @@ class Secrets:
 
     @property
     def server_ids(self) -> Sequence[str]:
-        """The ids by which other servers know this one: the first is current, the others are of earlier secrets."""
+        """The ids by which other servers know this server: the first is current, the others belong to earlier
+        secrets."""
         return [sha256(f"comfyrelay server {secret}".encode()).hexdigest()[:16] for secret in self.signing]
 
     def accepts(self, stage: str, secret: str) -> bool:
@@ -59,7 +61,7 @@ def check_secrets(settings: Settings, *, is_only_server: bool = False) -> None:
 
 def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
     """Return the configured secrets. If some are not configured, read them from the data folder, or generate them
-    there. Call it when nothing else can refuse the start, so that a refused start changes nothing."""
+    there. Call this after all other checks of the start, so that a refused start changes nothing."""
     check_secrets(settings, is_only_server=is_only_server)
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)

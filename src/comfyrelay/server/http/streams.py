@@ -18,7 +18,7 @@ W = TypeVar("W")
 SEND_SECONDS = 60.0
 # Proxies close a connection without data after 30 s or more.
 KEEP_ALIVE_SECONDS = 15.0
-# After this time the stream ends, and the browser reconnects.
+# After this time, the stream ends and the browser reconnects.
 MAX_STREAM_SECONDS = 900.0
 
 

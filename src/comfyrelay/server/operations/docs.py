@@ -19,7 +19,7 @@ from comfyrelay.services.timed_cache import TimedCache
 router = Router(prefix="/docs", include_in_schema=False)
 schema_router = Router(prefix="/openapi.json", include_in_schema=False)
 
-# The page must not execute scripts of others in a signed-in browser.
+# The page must not execute third-party scripts in a signed-in browser.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,7 +42,7 @@ PAGE = """<!doctype html>
 </html>
 """
 START = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});\n'
-# The files of Swagger UI are all that is used of this package.
+# Only the files of Swagger UI are used from this package.
 FILES = resources.files("fastapi_offline") / "static"
 
 
@@ -53,7 +53,8 @@ class Schema:
 
 
 class CachedSchema:
-    """The OpenAPI document of an application, serialized once: it takes a second, and a tenth for each copy."""
+    """The OpenAPI document of an application, cached: generating it takes a second, and serializing it a tenth of
+    one."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app

@@ -53,7 +53,7 @@ Local = Annotated[LocalObjects, Depends(_local)]
         200: {"description": "The file", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
         206: {"description": "A range of the file"},
         304: {"description": "The file has not changed"},
-        416: {"description": "The range is outside of the file"},
+        416: {"description": "The range is outside the file"},
         **error_responses(403, 404, 422, 503),
     },
 )
@@ -196,6 +196,6 @@ def _is_known(request: Request, stat: ObjectStat) -> bool:
 
 
 def _may_be_partial(request: Request, stat: ObjectStat) -> bool:
-    """Whether to honour a range: not if the client has ranges of another version."""
+    """Whether to honor a range: not if the client has parts of another version."""
     condition = request.headers.get("If-Range")
     return condition is None or condition in (_tag(stat), _date(stat))

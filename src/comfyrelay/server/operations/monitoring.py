@@ -33,7 +33,8 @@ async def healthz() -> Answer[Alive]:
 
 @router.get("/readyz", responses=error_responses(503))
 async def readyz(context: ContextOf) -> Answer[Ready]:
-    """Check that the databases answer and are up to date, and that object storage works; else 503 with the reason."""
+    """Check that the databases answer and are up to date, and that object storage works. Otherwise 503 with the
+    reason."""
     checked = await context.engine.operations.readiness.check()
     return Answer(data=Ready(status="degraded" if checked.problems else "ok", problems=checked.problems))
 
@@ -42,8 +43,8 @@ async def readyz(context: ContextOf) -> Answer[Ready]:
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, **error_responses(401)}
 )
 async def metrics(request: Request, context: ContextOf) -> Response:
-    """Return queue, leases, outcomes and latencies in the Prometheus text format. If the server has a token for them,
-    send it as a bearer token. A server that other machines can reach needs one."""
+    """Return queue, leases, outcomes and latencies in the Prometheus text format. If the server has a token for
+    metrics, send it as a bearer token. A server that other machines can reach needs a token."""
     token = context.settings.metrics_token
     given = request.headers.get("Authorization", "")
     if token is None and not is_loopback(context.settings.host):

@@ -55,7 +55,7 @@ class PaymentSucceeded(AnyEvent):
 
 
 class PaymentRefunded(AnyEvent):
-    """A refund of an earlier payment, wholly or in part. `payment_id` is the `event_id` of the payment."""
+    """A full or partial refund of an earlier payment. `payment_id` is the `event_id` of the payment."""
 
     type: Literal["payment.refunded"]
     payment_id: ShortText
@@ -117,7 +117,7 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
 
 
 async def _read_body(request: Request, seconds: float) -> bytes:
-    """Read the raw bytes, which are signed."""
+    """Read the raw body, which the signature covers."""
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):

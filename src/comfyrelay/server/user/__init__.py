@@ -7,7 +7,7 @@ __all__ = ["JOBS", "ROUTERS"]
 ROUTERS = lazy_routers(
     __name__,
     {
-        # Modules with a prefix for themselves.
+        # Modules with a prefix of their own.
         "jobs": "/api/ai-jobs",
         "events": "/api/ai-jobs",
         "previews": "/api/ai-jobs",

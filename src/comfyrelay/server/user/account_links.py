@@ -18,7 +18,7 @@ from comfyrelay.server.http.routing import Router
 from comfyrelay.server.user.accounts import require_open_sign_up, signed_in
 
 router = Router(prefix="/api", tags=["account"])
-LOOK_AT_MAIL = "Look into your mail: if the address is right, a link is on its way."
+LOOK_AT_MAIL = "Check your mail: if the address is correct, a link is on its way."
 
 
 @router.get("/entry", responses=error_responses(503))
@@ -74,8 +74,8 @@ async def check_reset(body: wire.ResetToken, request: Request, context: ContextO
 async def reset(
     body: wire.NewPassword, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
-    """Set a new password with a link, once, and sign in. All other sessions and all API tokens end. The link of a
-    sign-up creates the account."""
+    """Set a new password with a link, which works once, and sign in. All other sessions and all API tokens end. The
+    link of a sign-up creates the account."""
     context.sign_ins.check_address(address_of(request))
     account = await context.engine.accounts.links.find_account(body.token)
     if account.user is None:
@@ -93,7 +93,7 @@ async def reset(
 @router.post("/sign-up", status_code=202, responses=error_responses(403, 409, 422, 429, 503))
 @anonymous_body
 async def sign_up(body: account_wire.SignUpByMail, request: Request, context: ContextOf) -> Answer[None]:
-    """Mail a link that creates an account. The answer is the same if the address has one."""
+    """Mail a link that creates an account. The response is the same if the address already has an account."""
     context.sign_ins.check(address_of(request), normalize_email(body.email))
     require_open_sign_up(context)
     await context.engine.accounts.mailed_links.request_account(body.email, name=body.name)
@@ -103,7 +103,7 @@ async def sign_up(body: account_wire.SignUpByMail, request: Request, context: Co
 @router.post("/reset/request", status_code=202, responses=error_responses(409, 422, 429, 503))
 @anonymous_body
 async def request_reset(body: account_wire.ForgottenPassword, request: Request, context: ContextOf) -> Answer[None]:
-    """Mail a link that sets a new password. The answer is the same if no account has the address."""
+    """Mail a link that sets a new password. The response is the same if no account has the address."""
     context.sign_ins.check(address_of(request), normalize_email(body.email))
     await context.engine.accounts.mailed_links.request_password(body.email)
     return Answer(data=None, message=LOOK_AT_MAIL)
@@ -114,7 +114,7 @@ async def request_reset(body: account_wire.ForgottenPassword, request: Request, 
 async def confirm_email(
     body: account_wire.EmailConfirmation, request: Request, context: ContextOf
 ) -> Answer[account_wire.ConfirmedEmail]:
-    """Confirm a new email address with the link that was mailed to it, once."""
+    """Confirm a new email address with the link that was mailed to it. The link works once."""
     context.sign_ins.check_address(address_of(request))
     own_account = context.engine.accounts.own_account
     before = await own_account.find_confirming(body.token)
@@ -128,6 +128,6 @@ async def _has_webhook(context: Context, user: User) -> bool:
     try:
         webhook = await context.engine.webhooks.endpoints.get(user.tenant_id)
     except DatabaseUnavailable:
-        # A password can be reset without the shard. A needless reminder does less harm than a missing one.
+        # A password can be reset while the shard is down. A needless reminder does less harm than a missing one.
         return True
     return webhook is not None and webhook.url is not None

@@ -56,7 +56,8 @@ async def login(
     if await _is_known_browser(request, context, account):
         context.sign_ins.check_known_browser(account)
     else:
-        # Unknown accounts are limited, too, so that the response does not reveal whether an account exists.
+        # Attempts for unknown accounts are limited, too, so that the response does not reveal whether an account
+        # exists.
         context.sign_ins.check(address, account)
     user, hashed = await context.engine.accounts.sign_in.sign_in(email=account, password=body.password)
     context.sign_ins.reset(address, account)
@@ -177,7 +178,7 @@ def require_open_sign_up(context: Context) -> None:
 
 
 async def _is_known_browser(request: Request, context: Context, account: str) -> bool:
-    # Most requests have no such cookie, and cost no query.
+    # Most requests have no such cookie, and need no query.
     if not any(name.startswith(COOKIE_PREFIX) for name in request.cookies):
         return False
     found = await context.engine.accounts.sign_in.find_credentials(account)

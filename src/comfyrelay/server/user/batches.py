@@ -105,7 +105,7 @@ async def retry_failed(
 async def run_again(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
 ) -> Answer[wire.Batch]:
-    """Run all items again, also completed ones, as a new batch."""
+    """Run all items again, including completed ones, as a new batch."""
     state = await context.engine.jobs.batches.run_again(
         user.tenant_id, batch_id, new_seeds=(body or wire.Retry()).new_seeds
     )
@@ -114,7 +114,7 @@ async def run_again(
 
 @router.post("/{batch_id}/move", responses=error_responses(403, 404, 409, 422))
 async def move(batch_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Move the waiting items together among your own jobs."""
+    """Move the waiting items as a group among your own jobs."""
     has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, move_target(body))
     return await _answer(context, user, batch_id, move_message(has_moved=has_moved))
 

@@ -1,4 +1,4 @@
-"""ComfyUI's editor: links that open it, and the workflows that the user has saved there."""
+"""ComfyUI's editor: links that open it, and the workflows that the user saved there."""
 
 import json
 from typing import Annotated
@@ -29,7 +29,7 @@ async def add_link(
     body: wire.NewEditorLink, request: Request, context: ContextOf, user: CurrentUser, bearer: Bearer
 ) -> Answer[wire.EditorLink]:
     """Create a link that opens ComfyUI's editor once, with the workflow of a job or one of your workflows if given. Its
-    session is good for ComfyUI's API only, and ends with the token or session of this request."""
+    session is valid for ComfyUI's API only, and ends with the token or session of this request."""
     if not context.has_editor:
         raise Conflict("This server has no editor. Its administrator can install and configure it.")
     await context.engine.accounts.own_workflows.require(user.tenant_id)
@@ -48,7 +48,7 @@ async def add_link(
 
 @router.get("/workflows")
 async def workflows(context: ContextOf, user: CurrentUser) -> Answer[Items[wire.EditorFile]]:
-    """List the workflows that you have saved in ComfyUI's editor, newest first."""
+    """List the workflows that you saved in ComfyUI's editor, newest first."""
     found = await context.engine.comfyui_api.user_files.list(user.tenant_id, FOLDER)
     saved = [file for file in found if file.path.endswith(SUFFIX)]
     saved.sort(key=lambda file: file.modified_at, reverse=True)
@@ -64,14 +64,14 @@ async def workflows(context: ContextOf, user: CurrentUser) -> Answer[Items[wire.
 
 @router.get("/workflows/{path:path}", responses=error_responses(404, 422))
 async def workflow(path: FilePath, context: ContextOf, user: CurrentUser) -> Answer[wire.EditorWorkflow]:
-    """Get a workflow that you have saved in ComfyUI's editor."""
+    """Get a workflow that you saved in ComfyUI's editor."""
     content = await context.engine.comfyui_api.user_files.read(user.tenant_id, f"{FOLDER}/{path}")
     if content is None:
-        raise NotFound("You have saved no such workflow in the editor.")
+        raise NotFound("You have no such workflow in the editor.")
     try:
         graph = json.loads(content)
     except (ValueError, RecursionError):
         graph = None
     if not isinstance(graph, dict):
-        raise InvalidInput("This file is no workflow.")
+        raise InvalidInput("This file is not a workflow.")
     return Answer(data=wire.EditorWorkflow(graph=graph))

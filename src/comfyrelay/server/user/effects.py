@@ -63,13 +63,13 @@ async def workflows(
 async def create_workflow(
     body: wire.NewWorkflow, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AddedWorkflow]:
-    """Add your own graph, in ComfyUI's API format or as its editor saves it. Submit jobs with its slug.
+    """Add your own graph, in ComfyUI's API format or as saved by its editor. Submit jobs with its slug.
 
     Without `properties`, every changeable value becomes a property, with the types, ranges and choices of the workers'
     nodes. Adding the same graph again returns the existing workflow with 200.
 
-    An editor file can only be read with the definitions of its nodes. If no worker has some of them, it is refused.
-    With `wait_for_missing` it is stored as `waiting`, and read as soon as a worker has them.
+    An editor file can only be read with the definitions of its nodes. If no worker has some of these nodes, the file is
+    refused. With `wait_for_missing`, it is stored as `waiting` and read as soon as a worker has them.
     """
     added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
     return await _added(context, user, response, added)
@@ -83,7 +83,7 @@ async def create_workflow(
 async def add_workflow_of_job(
     job_id: IdInPath, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AddedWorkflow]:
-    """Add the workflow of a job again, after it was deleted. If you have it, it is returned with 200."""
+    """Add the deleted workflow of a job again. If you still have it, it is returned with 200."""
     added = await context.engine.jobs.job_workflows.add_again(user.tenant_id, job_id)
     return await _added(context, user, response, added)
 
@@ -110,7 +110,8 @@ async def missing(
 async def change_workflow(
     slug: SlugInPath, body: wire.OwnWorkflowPatch, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Workflow]:
-    """Rename your workflow, or replace its graph, which is read like a new one. Submitted jobs keep their graph."""
+    """Rename your workflow, or replace its graph, which is read like the graph of a new workflow. Submitted jobs keep
+    their graph."""
     own = context.engine.catalogue.own_workflows
     if body.graph is not None:
         done = await own.replace(user.tenant_id, slug, _new(body, body.graph))
@@ -127,7 +128,7 @@ async def change_workflow(
 async def workflow_versions(
     slug: SlugInPath, context: ContextOf, user: CurrentUser
 ) -> Answer[Items[wire.OwnWorkflowVersion]]:
-    """List the versions of your workflow that are kept, newest first, with what changed."""
+    """List the stored versions of your workflow and their changes, newest first."""
     found = await context.engine.catalogue.own_versions.list(user.tenant_id, slug)
     return Answer(data=Items(items=[wire.OwnWorkflowVersion.of(version) for version in found]))
 
@@ -146,10 +147,10 @@ async def bring_back_version(
 async def delete_workflow(
     slug: SlugInPath, context: ContextOf, user: CurrentUser, unless_needed: bool = False
 ) -> Answer[wire.Deleted]:
-    """Delete your workflow. Existing jobs stay. 409 while one of them has not ended.
+    """Delete your workflow. Existing jobs are kept. 409 while one of its jobs has not ended.
 
-    With `unless_needed`, also 409 if it was added again or changed, or if it has several jobs or one that did not
-    complete.
+    With `unless_needed`, also 409 if the workflow was added again or changed, or if it has several jobs or a job that
+    did not complete.
     """
     await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug, unless_needed=unless_needed)
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")

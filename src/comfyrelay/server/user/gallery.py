@@ -131,7 +131,7 @@ async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUse
 async def delete_outputs(
     body: wire.DeleteOutputs, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.DeletedOutputs]:
-    """Delete outputs. A job without any output left is deleted with its log. The ledger is not changed."""
+    """Delete outputs. A job without remaining outputs is deleted with its log. The ledger is not changed."""
     done = await context.engine.gallery.actions.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
     data = wire.DeletedOutputs.of(done, done.jobs, jobs=done.jobs.changed)
     jobs = f", with {data.jobs} jobs" if data.jobs else ""
@@ -141,7 +141,7 @@ async def delete_outputs(
 
 @router.post("/gallery/zip", status_code=201, responses=error_responses(403, 404, 422))
 async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUser) -> Answer[wire.Zip]:
-    """Create a zip of outputs. Only you can download it, and must start within 15 minutes."""
+    """Create a zip of outputs. Only you can download it, and you must start within 15 minutes."""
     zip_id = await context.engine.gallery.zips.create(user, body.ids)
     return Answer(data=wire.Zip(url=f"{router.prefix}/gallery/zips/{zip_id}"))
 
@@ -158,7 +158,7 @@ async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUs
     },
 )
 async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) -> StreamingResponse:
-    """Download a zip, which is created while it is sent. A text file in it names missing outputs."""
+    """Download a zip, which is created while it is sent. A text file in the zip lists missing outputs."""
     chunks = await context.engine.gallery.zips.open(user, zip_id)
     name = f"outputs-{utc_now():%Y-%m-%d-%H%M}.zip"
     return StreamingResponse(

@@ -152,7 +152,8 @@ async def delete_job(
     user: CurrentUser,
     keep_files: Annotated[bool, Query(description="on a desk: keep its files in the output folder")] = False,
 ) -> Answer[Deleted]:
-    """Delete an ended job with its log and outputs, on a desk also in the output folder. The ledger is not changed."""
+    """Delete an ended job with its log and outputs; on a desk, also its files in the output folder. The ledger is not
+    changed."""
     files = await context.engine.jobs.removal.remove_job(user.tenant_id, job_id, keep_files=keep_files)
     removed = f", with {', '.join(files.removed)}" if files.removed else ""
     remaining = f" Not deleted: {'; '.join(files.not_deleted)}." if files.not_deleted else ""
@@ -163,7 +164,7 @@ async def delete_job(
 async def run_again(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """Run an ended job again, also a completed one, as a new job."""
+    """Run an ended job again as a new job, even if it completed."""
     made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     structlog.contextvars.bind_contextvars(job_id=made.id)
     return await _answer(context, made, "Submitted again.")
@@ -172,12 +173,12 @@ async def run_again(
 @router.post("/{job_id}/outputs/{number}/as-input", status_code=201, responses=error_responses(403, 404, 409, 422))
 async def output_as_input(
     job_id: IdInPath,
-    number: Annotated[int, Path(ge=1, le=MAX_OUTPUT_FILES, description="the number of the output, from 1")],
+    number: Annotated[int, Path(ge=1, le=MAX_OUTPUT_FILES, description="the number of the output, starting at 1")],
     request: Request,
     context: ContextOf,
     user: CurrentUser,
 ) -> Answer[File]:
-    """Copy an output to a file that jobs can use as input. The copy stays when this job is deleted."""
+    """Copy an output to a file that jobs can use as input. The copy is kept when this job is deleted."""
     outputs = (await context.engine.jobs.views.job(user.tenant_id, job_id)).outputs
     output = next((output for output in outputs if output.number == number), None)
     if output is None:
@@ -192,7 +193,7 @@ async def output_as_input(
 async def logs(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[wire.LogLine]]:
-    """List the log lines of a job, oldest first. Those of an effect are for administrators only."""
+    """List the log lines of a job, oldest first. Only administrators can read the log of a job of an effect."""
     page = await context.engine.jobs.views.logs(
         user.tenant_id, job_id, after_id=cursor or 0, limit=limit, is_admin=user.is_admin
     )

@@ -29,9 +29,9 @@ async def events(
 ) -> Response:
     """Stream all changes of your jobs, batches, queue, gallery and wallet.
 
-    `changed` has changed jobs and batches, and the ids of deleted ones; `queue` the counts, and the running and waiting
-    units; `progress` the progress of jobs; `gallery` the marked outputs; `wallet` means that tokens were credited
-    without a job; `reset` means: fetch everything again. With `Last-Event-ID`, missed changes are sent first.
+    `changed` contains changed jobs and batches, and the ids of deleted ones; `queue` the counts, and the running and
+    waiting units; `progress` the progress of jobs; `gallery` the marked outputs; `wallet` means that tokens were
+    credited without a job; `reset` means: fetch everything again. With `Last-Event-ID`, missed changes are sent first.
     """
     live = context.engine.jobs.live
     messages = live.subscribe(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)

@@ -1,4 +1,4 @@
-"""Routes with which users change their password and email address, and delete their account."""
+"""Routes for users to change their password and email address, and to delete their account."""
 
 from fastapi import Request, Response
 
@@ -44,7 +44,7 @@ async def change_password(
     )
     context.forget_user(user)
     await remember_browser(context, user, response)
-    return Answer(data=None, message="Your password is changed. All other sessions have ended.")
+    return Answer(data=None, message="Your password was changed. All other sessions have ended.")
 
 
 @router.post("/email", responses=error_responses(403, 409, 422, 429))
@@ -57,7 +57,7 @@ async def change_email(
     context.sign_ins.check(address_of(request), user.email)
     is_changed = await context.engine.accounts.own_account.change_email(user, email=body.email, password=body.password)
     context.forget_user(user)
-    message = "Your address is changed." if is_changed else f"Open the link in the mail to {body.email}."
+    message = "Your address was changed." if is_changed else f"Open the link in the mail to {body.email}."
     return Answer(data=wire.ChangedEmail(is_changed=is_changed), message=message)
 
 

@@ -25,7 +25,7 @@ router = user_router("/api/ai-jobs", "jobs")
     response_class=Response,
     responses={
         200: {"description": "The picture", "content": {TYPE: {"schema": {"type": "string", "format": "binary"}}}},
-        204: {"description": "There is no preview: the job does not run, or has not sent one yet"},
+        204: {"description": "There is no preview: the job is not running, or has not sent one yet"},
         304: {"description": "The preview has not changed"},
         **error_responses(404, 422),
     },
@@ -41,7 +41,7 @@ async def get_preview(
     job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     previews = context.engine.queue.previews
     if job.status not in TERMINAL_JOB:
-        # Watch it also before it runs, so that its first previews are sent at once.
+        # Register the viewer even before the job runs, so that its first previews are sent at once.
         previews.watch(job.id)
     preview = await previews.newest(user.tenant_id, job.id) if job.status == JobStatus.PROCESSING else None
     if preview is None:

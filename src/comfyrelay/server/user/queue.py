@@ -47,8 +47,8 @@ async def queue(
 
 @router.post("/clear", responses=error_responses(403, 422))
 async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCleared]:
-    """Hide ended jobs in the queue. Their outputs, values and logs stay. A batch is hidden as a whole once it has
-    ended with these statuses only, and shown again when one of its items is retried."""
+    """Hide ended jobs in the queue. Their outputs, values and logs are kept. A batch is hidden as a whole once all its
+    items have ended with these statuses, and shown again when one of its items is retried."""
     clearing = context.engine.jobs.clearing
     found = await clearing.count(user.tenant_id)
     clear = clearing.count_chosen if body.dry_run else clearing.clear
@@ -66,8 +66,8 @@ async def counts(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCoun
 async def pause(
     context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
 ) -> Answer[wire.QueueCounts]:
-    """Pause your queue: no job starts until you resume it, also none that is added later. Running jobs finish; with
-    `now` they are interrupted and return to the queue."""
+    """Pause your queue: no job starts until you resume it, including jobs that are added later. Running jobs finish;
+    with `now` they are interrupted and return to the queue."""
     await context.engine.queue.pauses.pause(user.tenant_id, mode=(body or wire.Pause()).mode)
     return await _counts(context, user, None)
 
@@ -80,7 +80,7 @@ async def resume(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCoun
 
 
 async def _counts(context: Context, user: User, message: str | None) -> Answer[wire.QueueCounts]:
-    """Answer with the counts; without a message, say what the paused queue holds."""
+    """Return the counts. Without a `message`, the response describes the jobs that the paused queue holds."""
     found = wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1))
     return Answer(data=found, message=message or found.pause_text or "OK")
 

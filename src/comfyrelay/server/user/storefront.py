@@ -1,4 +1,4 @@
-"""What visitors see before they sign in: the logo, and the effects of a server that is open to everyone."""
+"""Content for visitors before they sign in: the logo, and the effects of a server that is open to everyone."""
 
 from fastapi import Response
 

@@ -20,7 +20,7 @@ router = user_router("/api/videos", "videos")
 async def begin_upload(
     body: wire.NewUpload, request: Request, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Upload]:
-    """Announce an image, video or audio file. The response has the upload URL."""
+    """Request an upload URL for an image, video or audio file."""
     upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)), is_guest=is_guest(request))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
@@ -31,7 +31,7 @@ async def begin_upload(
 async def uploads(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
 ) -> Answer[wire.UploadPage]:
-    """List your uploads, newest first, with the size of all of them and your limits."""
+    """List your uploads, newest first, with their total size and your limits."""
     page = await context.engine.jobs.uploads.page(user.tenant_id, before_id=cursor, limit=limit)
     usage, limits = await context.engine.jobs.uploads.usage(user.tenant_id)
     items = [wire.StoredUpload.of(file, is_used=is_used) for file, is_used in page.items]

@@ -21,7 +21,7 @@ async def views(context: ContextOf, user: CurrentUser, area: Literal["queue"] = 
 
 @router.put("", responses=error_responses(403, 409, 422))
 async def save_view(body: wire.NewView, context: ContextOf, user: CurrentUser) -> Answer[SavedView]:
-    """Save a view, and replace the view with this name, if any."""
+    """Save a view. It replaces an existing view with this name."""
     saved = await context.engine.jobs.saved_views.save(
         user.tenant_id, area=body.area, name=body.name, search=body.search
     )

@@ -36,7 +36,7 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-# The status that proxies log for it.
+# The status that proxies log when a client disconnects.
 CLIENT_CLOSED_REQUEST = 499
 # A parked poll waits for a random share of its time, at least this one.
 MIN_WAIT_SHARE = 0.5
@@ -187,7 +187,7 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
 
 @router.post("/output-url", responses=error_responses(404))
 async def output_url(body: wire.OutputUrlRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.OutputUrl]:
-    """Get a URL to upload another output of a job to. The job's first output has the URL of the lease."""
+    """Get an upload URL for another output of a job. The first output uses the URL of the lease."""
     more, sign = body.fields(wire.OutputUrlRequest), context.engine.queue.lease_payloads.sign_more
     signed = await with_lease(context, worker, body, lambda: sign(**more, worker_id=worker.worker_id))
     return Answer(data=wire.OutputUrl(url=signed.url, headers=dict(signed.headers)))
@@ -225,7 +225,7 @@ async def complete(
 @router.post("/fail", responses=error_responses(404))
 @large_body(authenticate_worker)
 async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """Fail a job. With the fault `worker` it is retried on another worker, if it has attempts left. Without a `fault`
+    """Fail a job. With the fault `worker`, it is retried on another worker if it has attempts left. Without a `fault`,
     the failure is final."""
     return await _settle(
         context,
@@ -243,7 +243,7 @@ async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker
 @router.post("/requeue", responses=error_responses(404))
 @large_body(authenticate_worker)
 async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """Return a job without penalty, because the machine shuts down or the server requested it."""
+    """Return a job without penalty, because the machine is shutting down or the server requested it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
 
 
@@ -275,7 +275,7 @@ async def send_definitions(
 
 @router.post("/logs")
 async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.StoredLogs]:
-    """Send the last lines of the worker's log, after a response has requested them."""
+    """Send the last lines of the worker's log after a response requested them."""
     await context.engine.workers.logs.store(worker.worker_id, body.lines)
     return Answer(data=wire.StoredLogs(lines=len(body.lines)), message="Thank you.")
 
@@ -326,7 +326,7 @@ def _require_own(body: wire.PollRequest, worker: Worker) -> None:
 
 
 async def _poll(context: Context, request: Request, worker: Worker, body: wire.PollRequest) -> wire.PollAnswer:
-    """Note what a poll reports about the worker, then lease a job."""
+    """Record the details that a poll reports about the worker, then lease a job."""
     if worker.protocol < wire.MIN_PROTOCOL:
         # The server was updated after the registration. The worker may still finish its leases.
         raise Unauthorized(_too_old(worker.protocol))
@@ -416,10 +416,10 @@ async def _settle(
 
 @asynccontextmanager
 async def _traced(context: Context, body: wire.EndOfLease, verb: Verb) -> AsyncIterator[None]:
-    """Record the end of a lease as part of the worker's run."""
+    """Trace the end of a lease as part of the worker's run."""
     job_id = None
     if traces.is_on():
-        # A repeated report has no lease any more.
+        # A repeated report no longer has a lease.
         with suppress(ComfyRelayError):
             lease = await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)
             job_id = lease.job_id

@@ -23,7 +23,7 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls, *, server_id: str) -> wire
         input_path_placeholder=primary.placeholder if primary else None,
         input_name=primary.name if primary else None,
         input_mime_type=primary.mime_type if primary else None,
-        # ComfyUI writes it into its files, next to the graph.
+        # ComfyUI writes this into its files, next to the graph.
         extra_data={"extra_pnginfo": {"workflow": job.editor}} if job.editor is not None else {},
     )
     return wire.LeasedJob.of(
@@ -41,7 +41,7 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls, *, server_id: str) -> wire
 
 
 async def with_lease(context: Context, worker: Worker, body: wire.LeaseMessage, call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call about a lease. A worker that was unreachable gets its lease back, if no other worker has started
+    """Run a call that needs a lease. A worker that was unreachable gets its lease back, if no other worker has started
     the job."""
     structlog.contextvars.bind_contextvars(dispatch_id=body.dispatch_id)
     if (job_id := context.engine.queue.lease_payloads.known_job(body.lease_token)) is not None:

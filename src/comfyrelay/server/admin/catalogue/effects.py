@@ -20,7 +20,7 @@ async def list_effects(
     limit: Limit = 50,
     cursor: TextCursor = None,
 ) -> Answer[Page[wire.EffectDetails]]:
-    """List all effects by slug, also inactive ones."""
+    """List all effects by slug, including inactive ones."""
     page = await context.engine.catalogue.effects.page(
         workflow_slug=workflow, is_active=is_active, cursor=cursor, limit=limit
     )
@@ -29,7 +29,7 @@ async def list_effects(
 
 @router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire.EffectDetails]:
-    """Offer a workflow to users, at a price."""
+    """Offer a workflow to users at a price."""
     effect = await context.engine.catalogue.effects.create(**body.model_dump())
     view = await context.engine.catalogue.effects.add_urls(EffectView(effect=effect, workflow_slug=body.workflow_slug))
     return Answer(data=_body(view), message="Created.")

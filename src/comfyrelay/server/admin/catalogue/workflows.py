@@ -25,7 +25,7 @@ from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
 router = admin_router("/workflows")
-# The importer detects these fields if they are absent, and converts them.
+# The importer converts these fields, and detects them if they are absent.
 _IMPORTED = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
 
 
@@ -47,9 +47,10 @@ async def list_workflows(
 @router.post("", status_code=201, responses=error_responses(409, 422))
 @large_body(authenticate_admin)
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
-    """Register a graph, in ComfyUI's API format or as its editor saves it. The slug cannot be changed later.
+    """Register a graph, in ComfyUI's API format or as saved by its editor. The slug cannot be changed later.
 
-    Without `properties`, every changeable value becomes one, and numbers get limits that suit customers."""
+    Without `properties`, every changeable value becomes a property, and numbers get limits that suit customers.
+    """
     engine = context.engine
     imported = await engine.catalogue.importer.import_workflow(
         WorkflowImport(
