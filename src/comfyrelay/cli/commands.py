@@ -1,4 +1,4 @@
-"""All commands in the order of `comfyrelay --help`, which imports none of them."""
+"""All commands in the order of `comfyrelay --help`, which imports none of their modules."""
 
 from comfyrelay.cli.lazy import LazyCommand
 
@@ -12,7 +12,9 @@ COMMANDS = {
         "desk.up:up",
         "Run your desk on this machine until Ctrl-C: a queue, its web page, and a worker for your ComfyUI.",
     ),
-    "open": LazyCommand(DESK, "desk.page:open_desk", "Open the page of the desk that runs here in the browser."),
+    "open": LazyCommand(
+        DESK, "desk.page:open_desk", "Open the page of the desk running on this machine in the browser."
+    ),
     "run": LazyCommand(DESK, "jobs.run:run", "Run a workflow or effect once, and save its outputs."),
     "batch": LazyCommand(
         DESK, "jobs.batch:batch_app", "Add many jobs at once, from a folder of inputs or a list of prompts."
@@ -51,7 +53,7 @@ COMMANDS = {
     "rerun": LazyCommand(
         JOBS,
         "jobs.actions:rerun",
-        "Run ended jobs or batches again with the same values, also completed ones, as new jobs or batches.",
+        "Run ended jobs or batches again, even completed ones, with the same values as new jobs or batches.",
     ),
     "delete": LazyCommand(
         JOBS,
@@ -72,18 +74,18 @@ COMMANDS = {
         "jobs.library:workflows_app",
         "List your own workflows, newest first, or add, rename, replace or remove one.",
     ),
-    "notify": LazyCommand(JOBS, "jobs.library:notify_app", "Test the notifications that are sent when jobs end."),
+    "notify": LazyCommand(JOBS, "jobs.library:notify_app", "Test the notifications about ended jobs."),
     "server": LazyCommand(
         SERVERS, "servers.server:server", "Serve a queue for many users and workers over HTTP, until Ctrl-C."
     ),
     "reconcile": LazyCommand(SERVERS, "servers.server:reconcile", "Check that queue, jobs and ledger are consistent."),
     "simulator": LazyCommand(
-        SERVERS, "servers.simulator:simulator", "Simulate ComfyUI without a GPU and models, until Ctrl-C."
+        SERVERS, "servers.simulator:simulator", "Simulate ComfyUI without a GPU or models, until Ctrl-C."
     ),
     "gateway": LazyCommand(
         SERVERS,
         "servers.gateway:gateway",
-        "Speak ComfyUI's API on this machine for programs that send no token, until Ctrl-C.",
+        "Serve ComfyUI's API on this machine for programs that send no token, until Ctrl-C.",
     ),
     "version": LazyCommand(SERVERS, "main:version", "Print the version."),
     "db": LazyCommand(SERVERS, "servers.admin:db_app", "Check and upgrade the schemas of the databases."),
@@ -98,7 +100,7 @@ COMMANDS = {
     "worker": LazyCommand(
         SERVERS,
         "servers.worker:worker_app",
-        "Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
+        "Take jobs from a server and run them on this machine's ComfyUI, or on Comfy Cloud, until Ctrl-C.",
     ),
     "fleet": LazyCommand(
         SERVERS, "fleet.app:fleet_app", "Create fleets, and scale, provision and inspect their machines."

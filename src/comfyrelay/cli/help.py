@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     # Typer has its own copy of click.
     from typer._click import Command
 
-# Metavars instead of Python types.
+# Metavars that replace Python types.
 _METAVARS: dict[object, str] = {
     str: "TEXT",
     list[str]: "TEXT",

@@ -60,7 +60,7 @@ def lazy_group(table: Mapping[str, LazyCommand]) -> type[TyperGroup]:
             return [*table]
 
         def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":  # noqa: ARG002
-            """Return what help and shell completion show of a command."""
+            """Return the details of a command that help and shell completion show."""
             entry = table.get(cmd_name)
             return entry and TyperCommand(cmd_name, help=entry.summary, rich_help_panel=entry.panel)
 

@@ -16,14 +16,14 @@ from comfyrelay.cli.help import make_page_readable
 from comfyrelay.cli.lazy import lazy_group
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 
-# httpx imports its own command line, with click and pygments, unless that fails.
+# Make httpx's import of its own command line fail, because it would load click and pygments.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-# Typer imports this for help texts in Markdown, and there are none.
+# Typer imports this for help texts in Markdown, which no command uses.
 _unused_markdown = ModuleType("rich.markdown")
 vars(_unused_markdown)["Markdown"] = object
 sys.modules.setdefault(_unused_markdown.__name__, _unused_markdown)
 CANNOT_RUN = 2
-# Also for `python -m comfyrelay`: shell completion depends on it.
+# Also set for `python -m comfyrelay`, because shell completion depends on the name.
 NAME = "comfyrelay"
 app = typer.Typer(cls=lazy_group(COMMANDS), no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -66,7 +66,7 @@ def _print_error(error: ComfyRelayError) -> None:
 
     text = str(error)
     if isinstance(error, InvalidInput) and text.startswith("This ") and [*error.errors.values()] == [text]:
-        # A page shows the message next to the field.
+        # A page would show the message next to the field.
         text = f"{next(iter(error.errors))}: {text}"
     err.print(f"[red]Error[/red]: {escape(text)}", soft_wrap=True)
     if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):

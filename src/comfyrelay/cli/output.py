@@ -44,7 +44,8 @@ def print_result(data: Any, shown: Any, *, as_json: bool) -> None:
 def print_check_results(
     results: AsyncIterator[CheckResult], *, as_json: bool, into: list[CheckResult] | None = None
 ) -> bool:
-    """Print each result as it arrives, or all as JSON, and append them to `into`. Returns whether nothing is broken."""
+    """Print each result as it arrives, or all as JSON, and append them to `into`. Returns whether no result is
+    `broken`."""
 
     import asyncio
 

@@ -1,4 +1,4 @@
-"""Run the work of a command: with an engine, on an event loop."""
+"""Run the work of a command with an engine, on an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The desk or server of a command: the given one, else the desk that runs here, else the default address."""
+"""Choose the desk or server of a command: the given one, else the desk on this machine, else the default address."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_url(url: str | None, settings: Settings) -> str:
 
 
 def load_settings_of(data_dir: Path | None) -> Settings:
-    """Read the settings for a data folder: the given one, else the folder of the desk that runs here."""
+    """Read the settings for a data folder: the given folder, or else the folder of the desk on this machine."""
     from comfyrelay.desk.running_desks import find_desk
     from comfyrelay.settings import load_settings
 
@@ -41,7 +41,7 @@ def load_settings_of(data_dir: Path | None) -> Settings:
     if data_dir is None:
         found = find_desk(settings, choose_with="--data-dir or COMFYRELAY_DATA_DIR")
         data_dir = found.data_dir if found is not None else settings.data_dir
-        # The desk was started with another folder, which has its own file.
+        # The desk was started with another folder, which has its own configuration file.
         if data_dir.resolve() != settings.data_dir.resolve():
             settings = load_settings(data_dir)
     return settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})

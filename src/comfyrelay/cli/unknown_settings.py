@@ -1,4 +1,4 @@
-"""Warnings about settings that are not read: misspelt environment variables, and a file in the current folder."""
+"""Warn about settings that are not read: misspelled environment variables, and a file in the current folder."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ __all__ = [
     "Workflow",
     "find",
 ]
-# Building these models takes time, and most callers do not name them.
+# Imported on first use: building these models takes time, and most callers do not use them.
 _LAZY = {
     "WorkerSummary": "admin.workers",
     **dict.fromkeys(("AboutJob", "DeskStatus"), "desk"),

@@ -48,7 +48,8 @@ class _OwnersPass(httpx.Auth):
         found = pass_for(str(request.url))
         if found is not None:
             request.headers["Authorization"] = f"Bearer {found.secret}"
-            # The secret is sent to this address only, not to another that the name resolves to. The Host header stays.
+            # The secret is sent only to this address, and to no other address that the name resolves to. The Host
+            # header is kept.
             request.url = request.url.copy_with(host=found.host)
         return found
 
@@ -65,9 +66,9 @@ class Calls:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=None if token else _OwnersPass(),
             timeout=_TIMEOUT,
-            # A server on this machine is reached without a proxy.
+            # A server on this machine is called without a proxy.
             trust_env=not self._is_local,
-            # Loading certificates takes longer than a request. Without any, no certificate is trusted.
+            # Loading certificates takes longer than a request. A context without certificates trusts no server.
             verify=SSLContext(PROTOCOL_TLS_CLIENT) if self._is_local and self.url.startswith("http:") else True,
         )
 
@@ -197,7 +198,7 @@ def _checked_url(url: str) -> str:
 
 
 def _with_field_names(error: InvalidInput) -> InvalidInput:
-    # Often the detail is the message of the only field.
+    # Often the detail equals the message of the only field.
     fields = [f"{key}: {text}" for key, text in error.errors.items() if text not in error.detail]
     more = len(fields) - _MAX_FIELDS
     parts = [error.detail, *fields[:_MAX_FIELDS], *([f"And {more} more."] if more > 0 else [])]

@@ -82,8 +82,8 @@ class Client:
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
-        """The default address is `COMFYRELAY_URL`, otherwise this machine. The default token is `COMFYRELAY_TOKEN`,
-        otherwise the secret of your desk."""
+        """The default address is `COMFYRELAY_URL`, or else this machine. The default token is `COMFYRELAY_TOKEN`, or
+        else the secret of your desk."""
         url = url or os.environ.get("COMFYRELAY_URL") or DEFAULT_URL
         self._calls = Calls(url, token=token or os.environ.get("COMFYRELAY_TOKEN"))
         self._files = Files()
@@ -149,7 +149,7 @@ class Client:
     ) -> list[Path]:
         """Download the outputs of a job into a folder, under the server's names or the names from `name`.
 
-        From a desk, files that a script saved are downloaded even if they are no outputs: `cat_2.png` and so on.
+        From a desk, files that a script saved are downloaded even if they are not outputs: `cat_2.png` and so on.
         """
         saved = [
             await self._download(job_id, output, folder / safe_name(name(output) if name else output.filename))
@@ -207,9 +207,9 @@ class Client:
         wait_for_missing: bool = False,
         same_name: SameName = "allow",
     ) -> ActionResult[AddedWorkflow]:
-        """Create a workflow with everything detected in the graph, and return that as well. Raises `MissingOnWorkers`
+        """Create a workflow and return it with the details that were detected in the graph. Raises `MissingOnWorkers`
         for an editor file with nodes that no worker has; with `wait_for_missing`, the workflow waits for them.
-        `same_name` says what happens if another workflow has the name: `refuse` raises `WorkflowNameTaken`."""
+        `same_name` determines the result if another workflow has the name: `refuse` raises `WorkflowNameTaken`."""
         return await self._calls.send(
             "/api/workflows",
             protocol.user.AddedWorkflow,
@@ -232,13 +232,13 @@ class Client:
         )
 
     async def replace_workflow(self, slug: str, graph: Mapping[str, Any]) -> ActionResult[Workflow]:
-        """Replace the graph of a workflow. Submitted jobs keep theirs."""
+        """Replace the graph of a workflow. Submitted jobs keep their graph."""
         return await self._calls.send(
             _workflow(slug), protocol.user.Workflow, protocol.user.OwnWorkflowPatch, method="PATCH", graph=graph
         )
 
     async def workflow_versions(self, slug: str) -> list[OwnWorkflowVersion]:
-        """Return the kept versions of a workflow, newest first."""
+        """Return the stored versions of a workflow, newest first."""
         items = protocol.base.Items[protocol.user.OwnWorkflowVersion]
         return (await self._calls.get(f"{_workflow(slug)}/versions", items)).items
 
@@ -247,8 +247,9 @@ class Client:
         return await self._calls.post(f"{_workflow(slug)}/versions/{number}/bring-back", protocol.user.Workflow)
 
     async def remove_workflow(self, slug: str, *, unless_needed: bool = False) -> ActionResult[Deleted]:
-        """Remove a workflow, but not its jobs. Raises `Conflict` while one of them has not ended; with `unless_needed`
-        also if it was added again or changed, or if it has several jobs or one that did not complete."""
+        """Remove a workflow, but not its jobs. Raises `Conflict` while one of its jobs has not ended; with
+        `unless_needed`, also if the workflow was added again or changed, or if it has several jobs or a job that did
+        not complete."""
         return await self._calls.delete(_workflow(slug), protocol.user.Deleted, unless_needed=unless_needed)
 
     async def effects(self) -> list[Effect]:
@@ -283,8 +284,8 @@ class Client:
         search: str | None = None,
         page: int = MAX_PAGE,
     ) -> AsyncIterator[Job]:
-        """Yield jobs, newest first, fetched page by page. `search` is part of a label (also of its batch), error or
-        id."""
+        """Yield jobs, newest first, fetched page by page. `search` matches part of an id, an error, or the label of a
+        job or its batch."""
         query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "q": search}
         return self._calls.pages(PATHS["job"], Job, **query, limit=min(page, MAX_PAGE))
 
@@ -305,7 +306,7 @@ class Client:
         """Yield the log lines of the workers, oldest first; with `is_followed`, until the job ends."""
         path, cursor, read = f"{_path('job', job_id)}/logs", None, 0
         while True:
-            # Checked first, so that all lines before the end are read.
+            # Check the status first, so that all lines before the end are read.
             has_ended = not is_followed or (await self.job(job_id)).has_ended
             while True:
                 page = await self._calls.page(path, LogLine, limit=MAX_PAGE, cursor=cursor)
@@ -355,11 +356,11 @@ class Client:
         return await self._calls.send(f"{_path(kind, id_)}/{action}", BODIES[kind], Retry, new_seeds=new_seeds)
 
     async def rerun_job(self, job_id: str, *, new_seeds: bool = False) -> ActionResult[Job]:
-        """Run a job that has ended again, as a new job."""
+        """Run an ended job again as a new job."""
         return await self._calls.send(f"{_path('job', job_id)}/again", Job, Retry, new_seeds=new_seeds)
 
     async def rerun_batch(self, batch_id: str, *, new_seeds: bool = False) -> ActionResult[Batch]:
-        """Run all items of a batch again, as a new batch."""
+        """Run all items of a batch again as a new batch."""
         return await self._calls.send(f"{_path('batch', batch_id)}/again", Batch, Retry, new_seeds=new_seeds)
 
     async def delete_job(self, job_id: str, *, keep_files: bool = False) -> ActionResult[Deleted]:
@@ -382,7 +383,7 @@ class Client:
         **options: Unpack[SubmitOptions],
     ) -> Batch:
         """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`. `axes` are
-        the lists that the items combine."""
+        the lists that were combined into the items."""
         fields = {"items": list(items), **({"axes": list(axes)} if axes else {}), **_submit_fields(options)}
         return (await self._calls.send(PATHS["batch"], Batch, NewBatch, **fields)).data
 
@@ -435,7 +436,7 @@ class Client:
         return await self._get_if_found("/api/desk", protocol.desk.DeskInfo) is not None
 
     async def add_link(self) -> Link:
-        """Create a link that opens the page in a browser, once."""
+        """Create a link that opens the page in a browser. The link works once."""
         if not await self.is_desk():
             raise NotFound(
                 f"{self.url} is a server, and only a desk creates such links. Sign in at {self.url} instead."

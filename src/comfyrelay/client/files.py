@@ -27,7 +27,8 @@ class Files:
     """Transfers files without the API token, because storage is another service, and S3 accepts only one credential."""
 
     def __init__(self) -> None:
-        # By whether storage is on this machine. Most callers transfer nothing, and a client loads all certificates.
+        # The key is whether storage is on this machine. Clients are created on first use, because most callers transfer
+        # nothing, and each client loads all certificates.
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def close(self) -> None:
@@ -68,7 +69,7 @@ class Files:
     def _client_for(self, url: str) -> httpx.AsyncClient:
         is_local = is_loopback(httpx.URL(url).host)
         if is_local not in self._clients:
-            # Storage on this machine is reached without a proxy.
+            # Storage on this machine is called without a proxy.
             self._clients[is_local] = http_client(timeout=_TIMEOUT, trust_env=not is_local)
         return self._clients[is_local]
 
@@ -82,7 +83,7 @@ def media_type(path: Path) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return the last part of a name, so that a server cannot make us write outside of the folder."""
+    """Return the last part of a name, so that a server cannot make the client write outside the folder."""
     last = re.split(r"[\\/]", name.replace("\0", ""))[-1].strip()
     return usable_name(last) if last.strip(".") else "output"
 

@@ -1,7 +1,7 @@
 """Find a job or batch by part of its id.
 
-An id begins with the time, so the ids of a batch have the same beginning, and ends randomly. Tables and output files
-therefore show the end. Both ends are accepted.
+An id begins with the time, so the ids of a batch have the same beginning. Its end is random, so tables and output files
+show the end. Both the beginning and the end are accepted.
 """
 
 import re
@@ -51,7 +51,7 @@ async def _by_id(client: Client, id_: str) -> list[Found]:
 
 
 async def _by_part(client: Client, part: str) -> list[Found]:
-    # Lists go back in time from any id, so start after the last id with this beginning.
+    # Lists go back in time from a given id, so start after the last id with this beginning.
     last = part + _LAST_ID[len(part) :]
     jobs = await client.jobs_before(last, limit=_MAX_NAMED)
     batches = await client.recent_batches(before=last, limit=_MAX_NAMED)

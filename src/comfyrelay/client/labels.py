@@ -1,4 +1,4 @@
-"""Build the display names of jobs from label, batch and number, effect or output, and the seed."""
+"""Build the display names of jobs from their label, batch and number, effect or output, and seed."""
 
 from collections.abc import Iterable
 

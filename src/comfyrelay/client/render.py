@@ -30,7 +30,7 @@ _COLOURS = {
     "canceled": "yellow",
     "paused": "magenta",
 }
-# Of more inputs than this, only the most important ones are shown.
+# If a job has more inputs than this, only the most important ones are shown.
 MAX_INPUTS = 8
 _MAIN_ROLES = frozenset({"prompt", "negative_prompt", "seed"})
 # Earlier estimates of the remaining time would fluctuate.
@@ -76,7 +76,8 @@ def status_text(status: str) -> Text:
 
 
 def grid(*columns: str) -> Table:
-    """Return a table whose last column gets the rest of the terminal. The other columns are narrow and not cut."""
+    """Return a table whose last column gets the rest of the terminal. The other columns are narrow and never
+    truncated."""
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns[:-1]:
         column.no_wrap = True
@@ -181,7 +182,7 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
 
 
 def output_lines(job: Job, about: AboutJob | None) -> list[str]:
-    """Return the outputs with their size, one per line, because a table would cut them. A desk shows paths on its
+    """Return the outputs with their size, one per line, because a table would truncate them. A desk shows paths on its
     machine, a server shows URLs."""
     if about and about.files:
         return [

@@ -76,13 +76,13 @@ class TopWorker:
 class TopView:
     """A snapshot of the queue.
 
-    A server, unlike a desk, counts at most one page of jobs: `more` names the states with more jobs. It does not tell
-    the order of the queue, and shows workers to administrators only.
+    A server, unlike a desk, counts at most one page of jobs: `more` names the states with more jobs. It does not reveal
+    the order of the queue, and shows workers only to administrators.
     """
 
     url: str
     counts: dict[str, int]
-    # Since when the queue is paused, the number of jobs that it holds, and a sentence that says so.
+    # The time when the queue was paused, the number of jobs that it holds, and a sentence about both.
     paused_at: datetime | None
     held: int
     pause: str | None
@@ -90,7 +90,7 @@ class TopView:
     waits_for: str | None
     comfyui_unreachable: list[str]
     workers: list[TopWorker] | None
-    # For each GPU with several ComfyUI processes: why their number was chosen.
+    # For each GPU with several ComfyUI processes, the reason for their number.
     gpus: list[str]
     running: list[Job]
     next: list[QueuedUnit]
@@ -217,7 +217,7 @@ def render_view(view: TopView, now: datetime, selected: TopRow | None = None) ->
 
 
 def _highlight(parts: Sequence[RenderableType], id_: str) -> None:
-    """Invert the colours of every row with this id."""
+    """Invert the colors of every row with this id."""
     for table in parts:
         if isinstance(table, Table):
             for column in table.columns:
@@ -250,7 +250,7 @@ def _running_table(view: TopView, now: datetime) -> RenderableType:
     table = render.grid("job", "", "", "since", "what")
     for job in view.running:
         progress = Progress.from_report(job.progress)
-        # The job may have been prefetched long before, so the worker's report is more exact.
+        # The job may have been prefetched long before, so the time that the worker reports is more exact.
         began = progress.began_at or job.started_at
         table.add_row(
             render.short_id(job.id),
@@ -288,7 +288,7 @@ def _rule(title: str) -> Rule:
 
 
 async def watch(client: Client, console: Console, *, every_seconds: float) -> None:
-    """Show the queue until q or Ctrl-C. An unreachable server is tried again."""
+    """Show the queue until q or Ctrl-C. Keep trying if the server is unreachable."""
     labels, keyboard = JobLabels(client), KeyHandler(client)
     view: TopView | None = None
     rendered: RenderableType | None = None

@@ -1,1 +1,1 @@
-"""The desk: the whole system in one process, for one user with one GPU."""
+"""The desk: the whole system in one process for one user."""

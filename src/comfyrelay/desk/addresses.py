@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def require_free(settings: Settings) -> None:
-    """Raise `ConfigurationError` if another desk uses this folder, or another process the port."""
+    """Raise `ConfigurationError` if another desk uses this folder, or another process uses the port."""
     refuse_second(settings.data_dir)
     for listener in open_listeners(settings.host, settings.port):
         listener.close()

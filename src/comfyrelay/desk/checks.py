@@ -35,7 +35,7 @@ LOW_FREE_BYTES = 5 * GIB
 async def examine_own(
     settings: Settings, desk: DeskSettings, in_use: Sequence[str], *, script: Mapping[str, Any] | None
 ) -> AsyncIterator[CheckResult]:
-    """Check the desk in this process, for its own page. `in_use` are the URLs of its ComfyUIs."""
+    """Check the desk in this process, for its own page. `in_use` are the URLs of its ComfyUI servers."""
     yield about_python()
     for finding in about_folder(settings.data_dir, str(os.getpid())):
         yield finding

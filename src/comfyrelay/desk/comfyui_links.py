@@ -1,4 +1,4 @@
-"""Find the address at which a browser can open the ComfyUI that ran a job."""
+"""Find the address where a browser can open the ComfyUI that ran a job."""
 
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
@@ -11,7 +11,8 @@ from comfyrelay.http_client import is_loopback
 
 
 def is_on_this_machine(request: Request) -> bool:
-    """Whether the browser runs on the desk's machine. A proxy on this machine has another host name."""
+    """Whether the browser runs on the desk's machine. Requests through a proxy on this machine have another host
+    name."""
     client = request.client.host if request.client else ""
     return is_loopback(client) and is_loopback(request.url.hostname or "")
 
@@ -27,9 +28,9 @@ def comfyui_link(
 ) -> str | None:
     """Return the address of the ComfyUI of the last attempt, if this browser can reach it.
 
-    `urls` are the ComfyUIs in use, `public_urls` their addresses for other machines in the same order, and
-    `unreachable` the reasons why some do not answer. A loopback address works only on the desk's machine. A ComfyUI
-    that the desk manages has a new address after each start.
+    `urls` are the ComfyUI servers in use, `public_urls` their addresses for other machines in the same order, and
+    `unreachable` the reasons why some of them do not answer. A loopback address works only on the desk's machine. A
+    ComfyUI that the desk manages has a new address after each start.
     """
     ran_on: list[str] = [url for attempt in attempts if (url := (attempt.about or {}).get(COMFYUI))]
     url = ran_on[-1] if ran_on else None

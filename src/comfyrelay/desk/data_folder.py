@@ -12,8 +12,8 @@ from comfyrelay.system.files import remove
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.permissions import restrict_folder
 
-# File systems that are shared with other machines, or with the host of a virtual machine. They do not share SQLite's
-# memory map.
+# File systems that are shared with other machines, or with the host of a virtual machine. SQLite's shared memory does
+# not work across them.
 SHARED = frozenset(
     {
         *("9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "afpfs"),

@@ -1,4 +1,4 @@
-"""Run the whole system in one process for one user: server, worker and, if needed, the simulator."""
+"""Run the whole system in one process for one user: the server, the worker and, if needed, the simulator."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Desk:
     desk: DeskSettings = field(default_factory=DeskSettings)
     # The table `[desk.script]` of the configuration file.
     script: Mapping[str, Any] | None = None
-    # The configuration file that was read, which may set the data folder. Default: the file of the data folder.
+    # The configuration file that was read, which may set the data folder. Default: the file in the data folder.
     config_file: Path | None = None
-    # Names of settings that the command line gives, such as `desk.comfyui_url`.
+    # Names of settings from the command line, such as `desk.comfyui_url`.
     options: Collection[str] = ()
-    # The user's umask, if the process has another. It applies to scripts, and to copies outside of the data folder.
+    # The user's umask, if the process has a different one. It applies to scripts and to copies outside the data folder.
     umask: int | None = None
     on_ready: Callable[[DeskReady], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
@@ -142,7 +142,7 @@ class Desk:
 
     def _live_settings(self, settings: Settings) -> LiveSettings:
         file = self.config_file or settings_file(settings.data_dir)
-        # The frozen inputs of a script are in its input folder, which is the one of the desk by default.
+        # The frozen inputs of a script are in its input folder, which by default is the desk's input folder.
         is_fixed = self.script is not None and "input_folder" not in self.script
         return LiveSettings(
             settings=settings,

@@ -1,4 +1,4 @@
-"""`comfyrelay doctor`: check this machine for a desk, without changing or starting anything."""
+"""`comfyrelay doctor`: check whether a desk can run on this machine, without changing or starting anything."""
 
 import asyncio
 import os
@@ -66,7 +66,7 @@ async def examine() -> AsyncIterator[CheckResult]:
     finding, in_use = await _about_port(settings, holder)
     yield finding
     if in_use:
-        # The URLs may be from the command line of the desk, which no setting shows. The desk does not show logins.
+        # The URLs may come from the desk's command line, which no setting shows. The desk hides logins.
         configured = {without_login(url): url for url in desk.comfyui_url}
         desk = desk.model_copy(update={"comfyui_url": [configured.get(url, url) for url in in_use]})
     if desk.managed is not None:
@@ -136,7 +136,7 @@ def _may_exist(url: str) -> bool:
 
 
 async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResult, list[str]]:
-    """Check what listens on the port. Returns the ComfyUI URLs of a desk, unless it simulates all jobs."""
+    """Check which program listens on the port. Returns the ComfyUI URLs of a desk, unless it simulates all jobs."""
     about = f"desk {settings.base_url}"
     try:
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):

@@ -49,7 +49,7 @@ def sample_image() -> bytes:
 def write_sample(folder: Path) -> Path:
     """Create the input folder with the sample. In an existing folder, the user may have deleted the sample."""
     if not folder.exists():
-        # The folder appears complete or not at all.
+        # The folder becomes visible only when it is complete.
         part = folder.with_name(f".{folder.name}.part")
         sample = part / "examples" / SAMPLE_NAME
         sample.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ MAX_ENTRIES = 100_000
 
 
 async def list_folders(path: str, *, shows_hidden: bool = False) -> FolderList:
-    """Return the folders in a folder; in the home folder if `path` is empty."""
+    """List the folders in a folder; in the home folder if `path` is empty."""
     return await asyncio.to_thread(_list, path, shows_hidden=shows_hidden)
 
 
@@ -37,8 +37,8 @@ def _folder(path: str) -> Path:
         raise InvalidInput(errors={"path": "This is not the path of a folder."})
     folder = Path(path).expanduser() if path else Path.home()
     if not folder.is_absolute():
-        raise InvalidInput(errors={"path": "Write the whole path, which begins at the top folder."})
-    # Links stay as they are: the page compares the path with the folder that it started in.
+        raise InvalidInput(errors={"path": "Write the full path, which begins at the top folder."})
+    # Links are not resolved: the page compares the path with the folder that it started in.
     return Path(os.path.normpath(folder))
 
 

@@ -1,8 +1,7 @@
 """The routes that a guest may call: a browser whose session was created with the password.
 
 A route that is not listed is refused. Do not list a route that shows or creates a credential, makes the desk call a URL
-later, runs a graph of the guest, or saves values that the owner submits later: that would be access that outlives the
-password.
+later, runs a guest's graph, or saves values that the owner submits later: such access would outlive the password.
 """
 
 import re

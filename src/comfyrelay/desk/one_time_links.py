@@ -20,7 +20,7 @@ class OneTimeLinks:
         self._open: dict[str, float] = {}
 
     def make(self, url: str | None = None) -> str:
-        """Return a new link to the desk, at another address if given."""
+        """Return a new link to the desk, at `url` if given."""
         while len(self._open) >= MAX_LINKS:
             del self._open[next(iter(self._open))]
         code = secrets.token_urlsafe(32)
@@ -28,5 +28,5 @@ class OneTimeLinks:
         return f"{url or self._url}{PATH}?link={code}"
 
     def redeem(self, code: str) -> bool:
-        """Use a code up. Returns whether it was valid."""
+        """Consume a code. Returns whether it was valid."""
         return self._open.pop(code, float("-inf")) > self._clock()

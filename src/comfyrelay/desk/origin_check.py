@@ -18,7 +18,7 @@ WILDCARDS = ("0.0.0.0", "::")
 class LocalOnly:
     """Middleware that accepts only requests to the desk's own names, from its own pages.
 
-    A page of another site has another origin, and a page that rebound its name has another host. With
+    A page from another site has another origin, and a page that rebound its name has another host. With
     `allows_addresses`, a request may also name the address that it arrived at, which cannot be rebound.
     """
 

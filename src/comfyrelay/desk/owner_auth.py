@@ -1,4 +1,4 @@
-"""Accept only requests of the desk's owner, even among the users of this machine."""
+"""Accept only requests of the desk's owner, and refuse other users of this machine."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ class OwnerOnly:
     """
 
     def __init__(self, app: ASGIApp, *, context: Context, has_password: Callable[[], bool]) -> None:
-        """`has_password`: whether other machines can reach the desk and sign in. It may change."""
+        """`has_password` returns whether other machines can reach the desk and sign in. The result may change."""
         self._app = app
         self._context = context
         self._has_password = has_password
@@ -59,12 +59,12 @@ class OwnerOnly:
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]
-        # Only the form posts there. A browser that opens the address gets the form.
+        # Only the form posts to this address. A browser that opens the address gets the form.
         is_sign_in = path == SIGN_IN_PATH and scope.get("method") == "POST" and self._has_password()
         return path in OPEN_PATHS or is_sign_in or path.startswith(OTHER_CREDENTIAL_PREFIXES)
 
     async def _not_found_page(self, scope: Scope) -> Response | None:
-        """Return the page for a guest whose browser opens an address that guests do not have."""
+        """Return the page for a guest whose browser opens an address that guests may not open."""
         if scope["type"] != "http":
             return None
         return await not_found_page(Request(scope), lambda _request: self._context.storage_origins())

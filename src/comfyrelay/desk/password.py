@@ -75,17 +75,17 @@ class Sessions:
         return name if not is_by_password(name) or name == _session_name(_read_hash(self._data_dir)) else None
 
     async def is_of_owner(self, secret: str) -> bool:
-        """Whether this secret is not the session of a guest."""
+        """Whether this secret is the owner's, and not the session of a guest."""
         return not is_by_password(await self._name_of(secret) or "")
 
 
 class Password:
-    """Checks the password. It is read for each attempt, because it may change while the desk runs."""
+    """Checks the password. Its hash is read for each attempt, because it may change while the desk runs."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._attempts = SignInLimit(ATTEMPTS_PER_MINUTE)
-        # Hashing needs much memory by design, so it runs once at a time.
+        # Hashing needs much memory by design, so at most one runs at a time.
         self._lock = asyncio.Lock()
 
     async def session_for(self, attempt: str, *, address: str) -> str | None:
@@ -96,7 +96,7 @@ class Password:
         return _session_name(matching)
 
     async def end_outdated_sessions(self, sign_in: SignIn, user: User) -> None:
-        """End sessions that were created with an earlier password."""
+        """End sessions that were created with a previous password."""
         current = _session_name(await asyncio.to_thread(_read_hash, self._data_dir))
         for token in await sign_in.list_tokens(user):
             if is_by_password(token.name) and token.name != current:

@@ -1,4 +1,4 @@
-"""Find running desks: the one that a command refers to, and one with the same folder."""
+"""Find running desks: the desk that a command refers to, and a desk with the same folder."""
 
 from pathlib import Path
 from urllib.parse import urlsplit

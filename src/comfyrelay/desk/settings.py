@@ -1,4 +1,4 @@
-"""Settings of a desk in addition to the server's: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
+"""Settings of a desk in addition to the server settings: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from comfyrelay.settings import CommaSeparated, Count, CountOrZero, SecondsOrZer
 from comfyrelay.system.safe_names import plain_name
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
-# The name of an output: `0007_a-red-fox_seed42.mp4`.
+# The default names of outputs, such as `0007_a-red-fox_seed42.mp4`.
 DEFAULT_NAMES = "{number}_{label}_{seed}"
 NAME_FIELDS = ("number", "label", "seed", "date")
 NAME_FIELD = re.compile(r"\{(\w*)\}")
@@ -73,7 +73,8 @@ class DeskSettings(ManagedSettings):
         0, description="duration of a sampler step in the simulator; above 0, live previews are visible"
     )
     input_folder: Path | None = Field(
-        None, description="folder whose sub-folders hold the inputs of batches; if not set, `inputs` in the data folder"
+        None,
+        description="folder whose subfolders contain the inputs of batches; if not set, `inputs` in the data folder",
     )
     output_folder: Path | None = Field(
         None, description="folder for outputs, with one folder per batch; if not set, `outputs` in the data folder"

@@ -30,8 +30,8 @@ SIMULATED_MODELS = {
 class SimulationPolicy:
     """Decides whether a new job is simulated.
 
-    With `--simulator` every new job is simulated. Otherwise only the examples are, until a ComfyUI was found or
-    configured once.
+    With `--simulator`, every new job is simulated. Otherwise, only the examples are simulated, until a ComfyUI has been
+    found or configured.
     """
 
     def __init__(self, settings: Settings, desk: DeskSettings) -> None:
@@ -51,7 +51,7 @@ class SimulationPolicy:
         return SimulatedJobs.NOTHING if self.has_comfyui else SimulatedJobs.EXAMPLES
 
     def note_comfyui(self) -> None:
-        """Record that a ComfyUI exists. From now on, jobs wait for it."""
+        """Record that a ComfyUI exists. From now on, jobs wait for ComfyUI."""
         self.has_comfyui = True
         self._marker.touch()
 

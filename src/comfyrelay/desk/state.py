@@ -20,11 +20,12 @@ from comfyrelay.protocol.desk import CheckResult, FailedNotification, Notificati
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
-    # Returns the URLs of the ComfyUIs in use, which may contain passwords. Managed processes start and stop.
+    # Returns the URLs of the ComfyUI servers in use, which may contain passwords. They change when managed processes
+    # start and stop.
     find_comfyui: Callable[[], list[str]]
     # Returns a reason for each ComfyUI that is unreachable.
     comfyui_unreachable: Callable[[], Sequence[str]]
-    # Returns the URLs of the ComfyUIs in which job files stay.
+    # Returns the URLs of the ComfyUI servers that keep job files.
     uncleaned_comfyui: Callable[[], Sequence[str]]
     # Whether running jobs delay a change of the settings of ComfyUI.
     is_finishing_jobs: Callable[[], bool]
@@ -41,7 +42,7 @@ class DeskState:
 
     @property
     def comfyui(self) -> list[str]:
-        """The URLs of the ComfyUIs in use, without passwords."""
+        """The URLs of the ComfyUI servers in use, without passwords."""
         return [without_login(url) for url in self.find_comfyui()]
 
     @property
@@ -58,7 +59,7 @@ class DeskState:
 
     @property
     def output_umask(self) -> int | None:
-        """The umask for the output folder, if it differs from the umask of the process."""
+        """The umask for the output folder if it differs from the umask of the process."""
         return self.live.output_umask
 
     @property

@@ -1,4 +1,5 @@
-"""The support bundle of `comfyrelay doctor --bundle`: what a bug report needs, without secrets and customers' data.
+"""The support bundle of `comfyrelay doctor --bundle`: the information for a bug report, without secrets or customers'
+data.
 
 Nothing is included by accident: each entry is built from named fields. Texts that may repeat a prompt, a file name or
 an e-mail address (errors of jobs, lines of ComfyUI) are added only if the owner asks for them.
@@ -35,7 +36,7 @@ from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
 
 MAX_FAILURES = 50
 MAX_LOG_LINES = 200
-# Shorter values, such as `1` or `true`, are no secrets, and replacing them would damage the report.
+# Shorter values, such as `1` or `true`, are not secrets, and replacing them would damage the report.
 MIN_SECRET_LENGTH = 6
 _SECRET_NAME = re.compile(
     r"secret|token|password|passwd|credential|(?:api|access|private)_?key|_key$|_url$|_urls$", re.I
@@ -87,7 +88,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _load_settings() -> dict[str, ArgumentsOnly]:
-    """Load the settings of each kind of process. The checks name those that are invalid."""
+    """Load the settings of each kind of process. The checks report invalid settings."""
     found: dict[str, ArgumentsOnly] = {}
     for name, load in (("server", load_settings), ("desk", load_desk_settings), ("worker", load_worker_settings)):
         try:
@@ -171,12 +172,12 @@ def _logs(data_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _clean(value: Any) -> Any:
-    """Hide logins and queries of URLs, tokens, and fields that are named like secrets."""
+    """Hide logins and queries in URLs, tokens, and fields that are named like secrets."""
     return without_secrets(None, "", {"found": value})["found"]
 
 
 class _Hide:
-    """Replaces every secret that this process knows, in whatever text it appears."""
+    """Replaces every secret that this process knows in any text."""
 
     def __init__(self, settings: Sequence[ArgumentsOnly], *, with_texts: bool) -> None:
         known = {*_secret_settings(settings), *_secret_variables(os.environ), *_secret_files(settings)}
@@ -206,7 +207,7 @@ def _secret_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _secret_files(settings: Sequence[ArgumentsOnly]) -> Iterator[str]:
-    """Yield the texts of the files in which ComfyRelay keeps secrets."""
+    """Yield the content of the files in which ComfyRelay stores secrets."""
     for given in settings:
         if not isinstance(given, Settings | WorkerSettings):
             continue

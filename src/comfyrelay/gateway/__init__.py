@@ -1,4 +1,4 @@
-"""A gateway to ComfyUI's API of a server, for programs of this machine that send no token."""
+"""A gateway to the ComfyUI API of a server, for programs on this machine that send no token."""
 
 from comfyrelay.gateway.proxy import Gateway
 

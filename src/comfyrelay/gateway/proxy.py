@@ -30,7 +30,7 @@ _TIMEOUT = ClientTimeout(total=None, sock_connect=10)
 _CHECK_SECONDS = 30
 _CHUNK_BYTES = 256 * 1024
 _PING_SECONDS = 30
-# Of one connection, and so not passed on.
+# These headers concern a single connection and are not passed on.
 _CONNECTION_HEADERS = frozenset(
     {
         "connection",
@@ -43,7 +43,7 @@ _CONNECTION_HEADERS = frozenset(
         "upgrade",
     }
 )
-# They concern the gateway, which has checked them. Another login must not replace the token.
+# The gateway itself has checked these headers. Another login must not replace the token.
 _OWN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "referer", "x-api-key"})
 _Messages = web.WebSocketResponse | ClientWebSocketResponse
 _logger = logging.getLogger("comfyrelay.gateway")
@@ -68,11 +68,11 @@ class Gateway:
         is_local = is_loopback(urlsplit(self._target).hostname or "")
         self._session = ClientSession(
             headers={"Authorization": f"Bearer {self._token}"},
-            # Bodies are passed on as they are.
+            # Bodies are passed on unchanged.
             auto_decompress=False,
             cookie_jar=DummyCookieJar(),
             timeout=_TIMEOUT,
-            # A server on this machine is reached without a proxy.
+            # A server on this machine is called without a proxy.
             trust_env=not is_local,
         )
         try:
@@ -103,14 +103,14 @@ class Gateway:
             raise Unauthorized(f"{self._target} refused the token in COMFYRELAY_TOKEN: it is wrong or no longer valid.")
         if status != web.HTTPOk.status_code or kind != "application/json":
             raise ConfigurationError(
-                f"{self._target} is not ComfyUI's API of a ComfyRelay server. Its port is "
-                "COMFYRELAY_COMFYUI_API_PORT of the server."
+                f"{self._target} is not the ComfyUI API of a ComfyRelay server. Its port is the "
+                "server's COMFYRELAY_COMFYUI_API_PORT."
             )
 
     async def _listen(self) -> None:
         app = web.Application(middlewares=[self._own_pages_only])
         app.router.add_route("*", "/{path:.*}", self._answer)
-        # Open event streams do not delay the end.
+        # Open event streams do not delay the shutdown.
         self._runner = web.AppRunner(app, access_log=None, logger=_logger, shutdown_timeout=0.1, auto_decompress=False)
         await self._runner.setup()
         await web.TCPSite(self._runner, LOOPBACK, self._port, reuse_address=True).start()
@@ -118,14 +118,15 @@ class Gateway:
 
     @web.middleware
     async def _own_pages_only(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse pages of other sites, and other host names: a site may have rebound its name to this address."""
+        """Refuse requests from pages of other sites, and to other host names: a site may have rebound its name to this
+        address."""
         host, origin = request.headers.get("Host", "").lower(), request.headers.get("Origin")
         names = {f"{name}:{self._port}" for name in (LOOPBACK, "localhost")}
         is_foreign = host not in names or (origin is not None and origin_parts(origin).netloc.lower() != host)
         if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return _problem(403, "forbidden", f"This gateway answers only programs and pages of {self.url}.")
         if not request.raw_path.startswith("/"):
-            # Appended to the address of the server, it could name another host, which would get the token.
+            # A URL that is appended to the server's address could name another host, which would get the token.
             return _problem(400, "invalid_request", "Send a path instead of a URL.")
         return await handler(request)
 

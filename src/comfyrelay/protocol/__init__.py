@@ -1,7 +1,7 @@
 """Wire models of the server, its workers and its clients.
 
-Receivers ignore unknown fields, so that either side may be newer. Only requests to the user and admin API are strict:
-an unknown field there is an error.
+Receivers ignore unknown fields, so that either side may be newer. Only requests to the user and admin APIs are strict:
+an unknown field is an error.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import a module of this package when it is first used: building models takes time, and callers use few."""
+    """Import a module of this package on first use: building models takes time, and each caller uses few of them."""
     full_name = f"{__name__}.{name}"
     try:
         return import_module(full_name)

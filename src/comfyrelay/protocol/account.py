@@ -1,4 +1,4 @@
-"""Bodies of the routes with which users manage their own account."""
+"""Bodies of the routes for users to manage their own account."""
 
 from typing import Annotated
 
@@ -45,7 +45,7 @@ class EmailChange(Request):
 
 
 class ChangedEmail(AnswerBody):
-    is_changed: Annotated[bool, Field(description="false if a link was mailed to the new address, which changes it")]
+    is_changed: Annotated[bool, Field(description="false if the link that was mailed to the new address changes it")]
 
 
 class AccountDeletion(Request):
@@ -55,7 +55,7 @@ class AccountDeletion(Request):
 
 
 class Account(AnswerBody):
-    """Your account. `sends_mail`: this server sends mail, so that a new address must be confirmed."""
+    """Your account. `sends_mail`: this server sends mail, so a new address must be confirmed."""
 
     email: str
     name: str

@@ -11,7 +11,7 @@ from comfyrelay.text import is_storable
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 _ABSENT = object()
-# Models are built at their first use, because building all takes a tenth of the start of a server.
+# Models are built on first use, because building all of them takes a tenth of a server's startup time.
 DEFERRED = ConfigDict(defer_build=True)
 
 
@@ -43,7 +43,7 @@ class Request(SentBody):
 
 
 class _NullIsDefault(BaseModel):
-    """Between versions, null and an absent field both mean the default."""
+    """Between different versions, both null and an absent field mean the default."""
 
     model_config = DEFERRED
 
@@ -68,7 +68,7 @@ class AnswerBody(BaseModel):
     def of(cls, *sources: object, **fields: Any) -> Self:
         """Create a response. Each field comes from `fields`, or from a source with an attribute of that name.
 
-        Sources that disagree about a field are a mistake: a limit and a count may have the same name.
+        Sources with different values for a field are an error, because a limit and a count may have the same name.
         """
         _check_names(cls, fields)
         if len(sources) == 1 and not fields:
@@ -111,7 +111,7 @@ class Page(BaseModel, Generic[T]):
 
 
 def checked(model: type[M], **fields: Any) -> M:
-    """Validate a request before it is sent, as its receiver will. Raises `InvalidInput`."""
+    """Validate a request before it is sent, in the same way as its receiver. Raises `InvalidInput`."""
     if model.model_config["extra"] != "forbid":
         _check_names(model, fields)
     try:
@@ -121,7 +121,7 @@ def checked(model: type[M], **fields: Any) -> M:
 
 
 def _check_names(model: type[BaseModel], names: Iterable[str]) -> None:
-    """Catch typos of senders, which models that ignore unknown fields would let pass."""
+    """Catch the sender's typos, which models that ignore unknown fields would accept."""
     if unknown := set(names) - model.model_fields.keys():
         raise TypeError(f"{model.__name__} has no field {', '.join(sorted(unknown))}")
 

@@ -1,4 +1,5 @@
-"""Bodies of the Comfy API v2, which the SDKs of Comfy Org speak. The contract is theirs; so are the names of fields."""
+"""Bodies of the Comfy API v2, which the SDKs of Comfy Org speak. Comfy Org defines the contract and the names of
+fields."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -63,7 +64,7 @@ class NewComfyJob(SentBody):
 
 
 class NewComfyAssetFromHash(SentBody):
-    """The hash of an upload that you have sent before."""
+    """The hash of a file that you have already uploaded."""
 
     model_config = ConfigDict(**DEFERRED, **example(hash=f"blake3:{'0' * 64}"), extra="ignore", frozen=True)
 
@@ -88,7 +89,7 @@ class ComfyAsset(AnswerBody):
 
     @model_serializer(mode="wrap")
     def _without_unknown(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The contract has no null for a file that was not just created."""
+        """The contract allows no null for a file that was not just created."""
         fields: dict[str, Any] = serialize(self)
         return {name: value for name, value in fields.items() if name != "created_new" or value is not None}
 
@@ -164,7 +165,7 @@ class ComfyJobItem(AnswerBody):
 
 
 class ComfyJobPage(AnswerBody):
-    """A page of jobs. It has no `next_cursor` if it is the last one."""
+    """A page of jobs. The last page has no `next_cursor`."""
 
     jobs: list[ComfyJobItem]
     next_cursor: str | None = None

@@ -54,9 +54,9 @@ class NewDeskBatch(Request):
     `preset` apply to all items.
 
     `input_subdir` is one folder or several: a script runs once per folder, other workflows run once per file. `sweep`
-    has the values of further fields by key: a list, or a text such as `10,20,30`, `1..8:0.5` (a range), `5 of 1..8`
-    (random values) or `*` (all choices), and for a text one value per line. With `wildcards`, prompts contain `{a|b}`
-    and `__name__`: `random` chooses for each job, `all` makes a job of each combination.
+    contains the values of further fields by key: a list, or a text such as `10,20,30`, `1..8:0.5` (a range), `5 of
+    1..8` (random values) or `*` (all choices), and for a text one value per line. With `wildcards`, prompts contain
+    `{a|b}` and `__name__`: `random` chooses options for each job, `all` creates a job for each combination.
     """
 
     effect_slug: Slug | None = None
@@ -102,8 +102,8 @@ class Estimate(AnswerBody):
 
     The seconds are from now until the end of the batch, including the jobs ahead of it, and null if unknown. Most
     batches end between `fastest_seconds` and `slowest_seconds`. `workers` is the number of jobs that can run at once.
-    `inputs` are the first file names, `labels` the first names of jobs, `axes` the lists that they combine. `missing`
-    are the missing requirements, and `warnings` are inputs that are probably mistakes.
+    `inputs` are the first file names, `labels` the first names of jobs, `axes` the lists that the batch combines.
+    `missing` are the missing requirements, and `warnings` are probable mistakes in the inputs.
     """
 
     jobs: int
@@ -172,7 +172,7 @@ class ScriptCommand(AnswerBody):
 
 
 class FailedNotification(AnswerBody):
-    """A notification that could not be sent. `why` is the reason. `url` contains no secrets."""
+    """A notification that could not be sent. `why` is the reason, and `url` contains no secrets."""
 
     at: datetime
     url: str
@@ -190,7 +190,7 @@ class Notifications(AnswerBody):
 class DeskInfo(AnswerBody):
     """The configuration of the desk. `comfyui` are the URLs of the ComfyUI servers. `simulated_jobs` are the new jobs
     that run on the built-in simulator. `script_workflow` is the slug of the workflow of the configured script.
-    `is_guest`: whether the session was created with the password, and may only watch, add and manage jobs."""
+    `is_guest`: the session was created with the password, and may only watch, add and manage jobs."""
 
     version: str
     comfyui: list[str]
@@ -212,7 +212,7 @@ class CheckVerdict(StrEnum):
 
 
 class CheckResult(AnswerBody):
-    """The result of one check. `about` is the checked thing, `text` the result and what to do."""
+    """The result of one check. `about` is the subject of the check, `text` the result and advice."""
 
     verdict: OpenEnum[CheckVerdict]
     about: str
@@ -227,8 +227,8 @@ class CheckResults(AnswerBody):
 
 
 class ComfyuiProcess(AnswerBody):
-    """A ComfyUI process that the desk manages. `state` has the values of `comfyrelay comfyui list`, `reason` is why the
-    process is not up, `log` is the path of its log file, and `lines` are the last lines of that file."""
+    """A ComfyUI process that the desk manages. `state` is a state of `comfyrelay comfyui list`, `reason` is the reason
+    why the process is not up, `log` is the path of its log file, and `lines` are the last lines of that file."""
 
     name: str
     gpu: str
@@ -270,7 +270,7 @@ class PrefetchedJob(AnswerBody):
 
 class DeskStatus(LiveQueue):
     """The queue and the worker. `waiting` is in queue order. `worker` is null until the worker has registered.
-    Prefetched jobs count as waiting. `comfyui_unreachable` has the reason for each ComfyUI that cannot be used."""
+    Prefetched jobs count as waiting. `comfyui_unreachable` contains the reason for each ComfyUI that cannot be used."""
 
     worker: DeskWorkerStatus | None
     comfyui_unreachable: list[str]

@@ -14,7 +14,7 @@ class Model(AnswerBody):
 
 
 class ModelMetadata(AnswerBody):
-    """What the header of a model file says: a title, and the trigger words of a LoRA, most important first."""
+    """The header of a model file: its title, and the trigger words of a LoRA, most important first."""
 
     title: str | None
     trigger_words: list[str]

@@ -26,7 +26,7 @@ class SettingKind(StrEnum):
 
 
 class SettingSource(StrEnum):
-    """Where the value of a setting comes from. Only `file` and `default` can be changed on the page."""
+    """The source of a setting's value. Only values from `file` and `default` can be changed on the page."""
 
     COMMAND_LINE = "command line"
     ENVIRONMENT = "environment"
@@ -36,7 +36,7 @@ class SettingSource(StrEnum):
 
 class DeskSetting(AnswerBody):
     """A setting. Secrets in `value` are masked. `is_live`: a change applies at once. `needs_restart`: the desk still
-    runs with an earlier value. `warning`: what does not work with the current value, or null."""
+    runs with an earlier value. `warning` describes a problem with the current value, or is null."""
 
     name: str
     group: str
@@ -65,7 +65,8 @@ class DeskSettingsAnswer(AnswerBody):
 
 
 class PutDeskSettings(Request):
-    """Values by name. Null removes a value from the file, so that its default applies. A masked secret stays."""
+    """Values by name. Null removes a value from the file, so that its default applies. A masked secret keeps its
+    value."""
 
     model_config = example(values={"desk.notify_on": ["failed"], "desk.output_folder": None})
 
@@ -91,15 +92,15 @@ class NotificationTest(Request):
 
 
 class NotificationTestResult(AnswerBody):
-    """The address without secrets, and why the test was not sent, or null."""
+    """The address without secrets, and the reason why the test was not sent, or null."""
 
     url: str
     problem: str | None
 
 
 class FolderList(AnswerBody):
-    """The folders in a folder of the desk's machine. `parent` is null at the top. `more` is the number of folders that
-    are left out."""
+    """The folders in a folder of the desk's machine. `parent` is null for the top folder. `more` is the number of
+    folders that are left out."""
 
     path: LocalPath
     parent: LocalPath | None

@@ -17,12 +17,12 @@ MAX_VERSION = 2**31 - 1
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 # Deeper than any graph or report, and within the limits of common JSON parsers.
 MAX_JSON_DEPTH = 64
-# A text may be a file in base64.
+# A string may be a file in base64.
 MAX_NAME_LENGTH, MAX_TEXT_LENGTH = 1000, 4_000_000
-# For Rust's regular expressions and JSON Schema: everything except NUL, which PostgreSQL cannot store.
+# A pattern for Rust's regular expressions and JSON Schema: all characters except NUL, which PostgreSQL cannot store.
 STORABLE = r"^[^\x00]*$"
 ID = r"^[A-Za-z0-9_-]+$"
-# With parameters, as object storage accepts it.
+# A media type with parameters, in the form that object storage accepts.
 _WORD = r"[A-Za-z0-9!#$&^_.+-]+"
 MEDIA_TYPE = rf"^{_WORD}/{_WORD}(; ?{_WORD}=({_WORD}|\"[ !#-\[\]-~]*\"))*$"
 
@@ -58,7 +58,7 @@ def _check_scalar(value: Any) -> None:
 
 
 def plain_json(value: Any, *, levels: int = MAX_JSON_DEPTH) -> Any:
-    """Return a worker's report with storable text only, truncated where it is nested too deeply."""
+    """Return a worker's report with only storable text, truncated where it is nested too deeply."""
     if isinstance(value, Mapping):
         return {storable(key): plain_json(inner, levels=levels - 1) for key, inner in value.items()} if levels else "…"
     if isinstance(value, list):
@@ -76,9 +76,9 @@ Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
 # For values that a worker reported.
 Reported = BeforeValidator(plain_json)
 JsonValue = Annotated[Any, AfterValidator(_check_json)]
-# Python accepts `true` as 1 and digits as a number; in a request both are mistakes.
+# Python accepts `true` as 1 and a string of digits as a number. In a request, both are mistakes.
 StrictInt = Annotated[int, Field(strict=True)]
-# Integers stay integers: seeds have more digits than a float.
+# Keep integers: seeds have more digits than a float.
 Number = (
     Annotated[StrictInt, Field(ge=MIN_INTEGER, le=MAX_INTEGER)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -90,7 +90,7 @@ Email = Annotated[
 ]
 MAX_LINE_LENGTH = 200
 Line = Annotated[str, Field(min_length=1, max_length=MAX_LINE_LENGTH, pattern=STORABLE), AfterValidator(one_line)]
-# For responses: an unknown value of a newer server does not make the rest unreadable.
+# For responses: an unknown value from a newer server does not make the rest unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
 RowId = Annotated[int, Field(ge=1, le=MAX_ID)]
 

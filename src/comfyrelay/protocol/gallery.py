@@ -50,7 +50,7 @@ class GalleryItem(AnswerBody):
 
 
 class GalleryPage(Page[GalleryItem]):
-    """One page of the gallery. `total` is the number of outputs that match, on all pages."""
+    """One page of the gallery. `total` is the number of matching outputs on all pages."""
 
     total: int
 
@@ -77,15 +77,15 @@ class GalleryGroup(AnswerBody):
 
 
 class GalleryIndex(AnswerBody):
-    """All outputs that match, in groups. `total` is their number. If it is higher than the number of listed ids,
-    `groups` contains only the first outputs."""
+    """All matching outputs in groups. `total` is their number. If it is higher than the number of listed ids, `groups`
+    contains only the first outputs."""
 
     groups: list[GalleryGroup]
     total: int
 
 
 class NewMarks(Request):
-    """Changes to outputs. Absent fields stay as they are. Starring an output ends its rejection, and rejecting it
+    """Changes to outputs. Absent fields keep their value. Starring an output ends its rejection, and rejecting it
     removes its star. An empty `note` removes the note. `add_to` and `remove_from` are ids of collections."""
 
     model_config = example(ids=[_ID], starred=True)
@@ -126,8 +126,8 @@ class DeletedOutputs(AnswerBody):
 
     `deleted` are the ids of the deleted outputs, `missing` the requested ids that do not exist, and `jobs` is the
     number of deleted jobs: a job is deleted with its last output. `files` is the number of files deleted from the
-    output folder of the desk. `not_deleted` has a sentence for each file that could not be deleted. `refused` are the
-    jobs whose outputs could not be deleted.
+    output folder of the desk. `not_deleted` contains a sentence for each file that could not be deleted. `refused` are
+    the jobs whose outputs could not be deleted.
     """
 
     deleted: list[str]

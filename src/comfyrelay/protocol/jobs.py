@@ -37,7 +37,7 @@ from comfyrelay.protocol.progress import ReportedProgress
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 WaitForMissing = Annotated[
-    bool, Field(description="accept the job although no worker meets its requirements; it waits until one does")
+    bool, Field(description="accept the job although no worker meets its requirements; it waits for such a worker")
 ]
 ExpectedTokens = Annotated[
     int, Field(ge=0, le=MAX_ID, description="the price that you expect; if the price differs, the response is 409")
@@ -45,13 +45,13 @@ ExpectedTokens = Annotated[
 Reuse = Annotated[
     bool,
     Field(
-        description="if you have a completed job with equal inputs, complete at once with copies of its outputs, free"
+        description="if you have a completed job with equal inputs, complete at once with free copies of its outputs"
     ),
 ]
 
 
 class Item(Request):
-    """The inputs of one job. `input_payload` has values by property key. The primary input is `input_file_id` or
+    """The inputs of one job. `input_payload` contains values by property key. The primary input is `input_file_id` or
     `video_id`."""
 
     input_payload: Json = Field(default_factory=dict)
@@ -97,8 +97,8 @@ class NewBatchAxis(Request):
 
 
 class NewBatch(Submission):
-    """A batch. `axes` are the lists that `items` combine, in item order, the last one varying fastest. They make the
-    grid of its outputs."""
+    """A batch. `axes` are the lists that were combined into `items`; the last axis varies fastest. They form the grid
+    of the outputs."""
 
     model_config = example(
         effect_id=1, label="Cats", items=[{"input_payload": {"prompt": "a cat"}}, {"input_payload": {"prompt": "two"}}]
@@ -121,7 +121,7 @@ class JobWaiting(AnswerBody):
 
 
 class Output(AnswerBody):
-    """An output file of a job. `number` is its number within the job, from 1. `poster_url` is a thumbnail,
+    """An output file of a job. `number` is its number within the job, starting at 1. `poster_url` is a thumbnail,
     `preview_url` a short silent clip of a video; both are null if there is none. `size` is in bytes, `seconds` is the
     duration of a video."""
 
@@ -153,12 +153,12 @@ class Job(AnswerBody):
 
     `item_no` is its position in its batch. `retry_of` and `retried_as` are the jobs before and after a retry, and
     `reused_from` is the job whose output it copied. `is_prefetched`: it is queued, but a worker has fetched its inputs,
-    and starts it after its current job. `is_expired`: its outputs were deleted at the end of their retention.
-    `outputs` are all its output files, in a list of jobs only the first one; `output_count` is their number. The first
-    one is the file that the job is for, or the next one if that was deleted. `charged_tokens` is what it has cost: a
-    job that is charged by the second costs less than is reserved. `again_tokens` is what a retry of a
-    failed or canceled job costs, or another run of a completed one: the price that its effect has now; in a list of
-    jobs, the price that the job had. Costs in `micros` are millionths of the operator's currency.
+    and starts it after its current job. `is_expired`: its outputs were deleted at the end of their retention. `outputs`
+    are all its output files, or only the first one in a list of jobs; `output_count` is their number. The first output
+    is the main result of the job, or the next output if the main result was deleted. `charged_tokens` is the price that
+    was charged: a job that is charged by the second costs less than the reserved price. `again_tokens` is the price of
+    a retry of a failed or canceled job, or of another run of a completed job: the current price of its effect; in a
+    list of jobs, the price that the job had. Costs in `micros` are millionths of the operator's currency.
     """
 
     id: str
@@ -213,8 +213,8 @@ class QueueUnit(AnswerBody):
 
 
 class QueueCounts(AnswerBody):
-    """Job counts by status. `paused_at` is the time since when the queue is paused, null if it is not. A paused queue
-    holds its `queued` jobs, also jobs that are added later, until it is resumed."""
+    """Job counts by status. `paused_at` is the time when the queue was paused; null if it is not paused. A paused queue
+    holds its `queued` jobs, including jobs that are added later, until it is resumed."""
 
     counts: dict[OpenEnum[JobStatus], int]
     paused_at: datetime | None = None
@@ -226,7 +226,7 @@ class QueueCounts(AnswerBody):
 
     @property
     def pause_text(self) -> str | None:
-        """Says that the queue is paused and what it holds; `None` if it is not paused."""
+        """A sentence about the paused queue and the jobs that it holds; `None` if the queue is not paused."""
         return None if self.paused_at is None else pause_text(self.held)
 
 
@@ -250,7 +250,7 @@ class LiveProgresses(AnswerBody):
 
 
 class JobEvent(AnswerBody):
-    """An event of a job. `id` counts the events of the job; `progress` events are not stored and have no id."""
+    """An event of a job. `id` numbers the events of the job; `progress` events are not stored and have no id."""
 
     type: OpenEnum[JobEventType]
     data: dict[str, Any]
@@ -320,7 +320,8 @@ class ClearQueue(Request):
 
 class QueueCleared(AnswerBody):
     """`found` counts the ended jobs of the queue page by status. A batch is cleared only if all statuses of its jobs
-    are chosen. `cleared` is the number of jobs that were removed from the page, or would be without `dry_run`."""
+    are chosen. `cleared` is the number of jobs that were removed from the page, or would be removed without
+    `dry_run`."""
 
     found: dict[OpenEnum[UnitStatus], int]
     cleared: int
@@ -344,7 +345,7 @@ class BulkRequest(Request):
     ] = False
     dry_run: Annotated[bool, Field(description="change nothing; `matched` is the number of jobs")] = False
     as_of: Annotated[str, Field(max_length=40, pattern=r"^[0-9]+-[0-9]+$")] | None = Field(
-        default=None, description="`as_of` of a dry run: omit jobs that match the filter only since then"
+        default=None, description="`as_of` of a dry run: omit jobs that began to match the filter after that time"
     )
 
     @model_validator(mode="after")
@@ -359,7 +360,7 @@ class BulkRequest(Request):
 
 
 class Batch(AnswerBody):
-    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job, and a prefetched one
+    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job, and a prefetched item
     as queued. `expected_seconds` is the expected time until all items have ended, including the jobs ahead of them;
     null if unknown, or while the queue is paused. `held` is the reason why the rest of the batch is paused, or null;
     resume the batch when the cause is fixed."""
@@ -376,7 +377,7 @@ class Batch(AnswerBody):
 
 
 class GridAxis(AnswerBody):
-    """A list that the items of a batch combine. `key` is that of a field, or `input`, `tries` or `pairs`."""
+    """A list that the items of a batch combine. `key` is the key of a field, or `input`, `tries` or `pairs`."""
 
     key: str
     name: str
@@ -384,8 +385,8 @@ class GridAxis(AnswerBody):
 
 
 class SweepGrid(AnswerBody):
-    """The outputs of a batch by its axes. `cells` has the id of an output for each item, or null, in item order: the
-    last axis varies fastest. Both lists are empty if the batch combines no lists."""
+    """The outputs of a batch by its axes. `cells` contains the id of an output, or null, for each item in item order:
+    the last axis varies fastest. Both lists are empty if the batch combines no lists."""
 
     axes: list[GridAxis]
     cells: list[str | None]
@@ -401,7 +402,7 @@ class LiveChanges(AnswerBody):
 
 class LiveGallery(AnswerBody):
     """`outputs` are the ids of the outputs whose star, rejection, note or collections changed. With `is_all`, any
-    output may have changed. Without both, only the list of collections changed."""
+    output may have changed. If `outputs` is empty and `is_all` false, only the list of collections changed."""
 
     outputs: list[str]
     is_all: bool
@@ -425,9 +426,9 @@ class QueueEntry(AnswerBody):
     The `status` of a batch that has ended is the worst status of its items. `first_label` is the label of the first
     item, which distinguishes batches with the same label. `kind` is the media type of the outputs, `matched` the number
     of jobs that match the filter. `fetched` is the number of waiting jobs that a worker has prefetched; they can no
-    longer be moved. `items` are the first items of a batch, `next_cursor` returns more. `error` of a batch is that of
-    its last failed item. `took_seconds` is the time between the first start and the end. `retried_as` is the retry of a
-    job.
+    longer be moved. `items` are the first items of a batch, and `next_cursor` returns more. The `error` of a batch is
+    the error of its last failed item. `took_seconds` is the time between the first start and the end. `retried_as` is
+    the retry of a job.
     """
 
     id: str

@@ -37,7 +37,7 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 class Problem(BaseModel):
     """The body of every error response. `detail` is a sentence for the user, `errors` has a sentence for each invalid
     field, `required_tokens` is the price, `missing` are the requirements that no worker meets, and `workflow_slug` is
-    your workflow that has the name already."""
+    your workflow that already has the name."""
 
     model_config = DEFERRED
 

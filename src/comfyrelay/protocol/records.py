@@ -1,4 +1,4 @@
-"""Domain records that are sent as they are. The client imports them from here."""
+"""Domain records that are sent unchanged. The client imports them from here."""
 
 from pydantic import ConfigDict, with_config
 
@@ -28,7 +28,7 @@ __all__ = [
     "WorkerMachine",
 ]
 
-# Responses contain all fields, also those with a default.
+# Responses contain all fields, including those with a default.
 _always_sent = with_config(ConfigDict(json_schema_serialization_defaults_required=True))
 for _record in (BulkResult, Inconsistency, InstanceType, Registration, Waiting):
     _always_sent(_record)

@@ -7,8 +7,8 @@ from comfyrelay.protocol.fields import OpenEnum
 
 class MissingItem(AnswerBody):
     """A node type or model that some workers are missing. `workers` is the number of eligible workers that have it.
-    `on` are their names, if the caller may see them. `source` is where the author of the workflow gets a
-    model, or the package of a node, if known."""
+    `on` contains their names if the caller may see them. `source` is the place where the author of the workflow gets
+    the model, or the package of the node, if known."""
 
     kind: OpenEnum[RequirementKind]
     name: str

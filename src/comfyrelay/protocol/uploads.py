@@ -77,7 +77,7 @@ class StoredUpload(File):
 
 
 class StoredUploads(AnswerBody):
-    """The number and the size of your uploads, and their limits; a limit of null means none."""
+    """The number and the total size of your uploads, and their limits; null means no limit."""
 
     files: int
     bytes: int
@@ -86,6 +86,6 @@ class StoredUploads(AnswerBody):
 
 
 class UploadPage(Page[StoredUpload]):
-    """One page of your uploads, and the size of all."""
+    """One page of your uploads, and the total size of all uploads."""
 
     stored: StoredUploads

@@ -83,7 +83,7 @@ class NewPassword(ResetToken):
 
 
 class ResetAccount(AnswerBody):
-    """The account whose password the link sets. `is_new`: the link creates it. A webhook stays active after a
+    """The account whose password the link sets. `is_new`: the link creates the account. A webhook stays active after a
     reset."""
 
     email: str
@@ -100,8 +100,8 @@ class User(AnswerBody):
 
 
 class OwnWorkflowTerms(AnswerBody):
-    """What a run of your own workflow costs. `reserved_tokens` are reserved, and at most they are charged; the run is
-    stopped after `max_seconds` (null: no limit)."""
+    """The cost of a run of your own workflow. At most `reserved_tokens`, which are reserved first, are charged; the run
+    is stopped after `max_seconds` (null: no limit)."""
 
     tokens_per_second: float = 0
     max_seconds: int | None = None
@@ -109,7 +109,7 @@ class OwnWorkflowTerms(AnswerBody):
 
 
 class Me(User):
-    """`own_workflows` is null if you may run effects only."""
+    """`own_workflows` is null if you may only run effects."""
 
     own_workflows: OwnWorkflowTerms | None = None
     has_editor: Annotated[bool, Field(description="whether you may open ComfyUI's editor")] = False
@@ -149,12 +149,13 @@ class IssuedToken(Token):
 
 
 class NewEditorLink(Request):
-    """What the editor shows at first: the workflow of a job, one of your own, or what it showed last."""
+    """The workflow that the editor opens: the workflow of a job, one of your own, or by default the one that was open
+    last."""
 
     model_config = example(workflow="portrait-1a2b3c4d5e6f")
 
     job_id: Annotated[str | None, Field(max_length=64, pattern=ID)] = None
-    workflow: Annotated[Line | None, Field(description="the slug of one of your workflows workflows")] = None
+    workflow: Annotated[Line | None, Field(description="the slug of one of your workflows")] = None
 
 
 class EditorLink(AnswerBody):
@@ -177,8 +178,8 @@ class EditorWorkflow(AnswerBody):
 
 class SlotJob(AnswerBody):
     """A running job. `node` is the type of the running node, `node_title` the title that the author of the workflow
-    gave it. `progress` is from 0 to 1; `is_estimated`: from the time that the last such job took, because the worker
-    reports none. `expected_seconds` is the expected remaining time, null if unknown."""
+    gave it. `progress` is from 0 to 1; `is_estimated`: it is estimated from the duration of the last such job, because
+    the worker reports no progress. `expected_seconds` is the expected remaining time, null if unknown."""
 
     id: str
     batch_id: str | None
@@ -198,7 +199,7 @@ class SlotJob(AnswerBody):
 class WorkerSlot(AnswerBody):
     """A ComfyUI with its GPU, which runs one job at a time. Memory is in bytes, `load` is from 0 to 1; both are null if
     the worker does not report them. `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the
-    reason for that number. `unavailable_reason` says why ComfyUI cannot be used; it is null if it can."""
+    reason for that number. `unavailable_reason` is the reason why ComfyUI cannot be used, or null."""
 
     worker_id: str
     name: str
@@ -229,8 +230,8 @@ class Transaction(AnswerBody):
 
 
 class Wallet(AnswerBody):
-    """The wallet. `owed_tokens` belong to refunded payments and were already spent: they are taken from the next
-    tokens, and until then that part of `balance` cannot be spent."""
+    """The wallet. `owed_tokens` belong to refunded payments but were already spent: they are deducted from the next
+    credit, and until then that part of `balance` cannot be spent."""
 
     balance: int
     owed_tokens: int = 0
@@ -264,7 +265,7 @@ class Input(AnswerBody):
 
 
 class PublicEffect(AnswerBody):
-    """An effect as visitors see it. With `max_credits_cost`, its price depends on the inputs and is at least
+    """An effect in the form that visitors see. With `max_credits_cost`, its price depends on the inputs and is at least
     `credits_cost`."""
 
     slug: str
@@ -285,7 +286,7 @@ class Effect(PublicEffect):
     properties: list[Input]
     workflow_slug: Annotated[str, Field(description="slug of the workflow; you can filter the job list by it")]
     output_extension: str
-    # It changes with each job, so it would tell visitors how busy the server is.
+    # This changes with each job, so it would tell visitors how busy the server is.
     last_processing_time_seconds: float | None
     cover_url: CoverUrl = None
 
@@ -351,12 +352,12 @@ Extension = Annotated[str, Field(pattern=r"^[a-z0-9]{1,8}$")]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")]
 
 
-# What happens if an own workflow has the name, or was added with it, and has another graph.
+# The action if another workflow of the user has the name, or was added with it, but has another graph.
 SameName = Literal["allow", "refuse", "number"]
 
 
 class OwnWorkflowPatch(Request):
-    """Changes to a workflow. Absent fields stay as they are. `properties` and the output fields require `graph`."""
+    """Changes to a workflow. Absent fields keep their value. `properties` and the output fields require `graph`."""
 
     model_config = example(name="Mine, with more steps")
 
@@ -379,7 +380,7 @@ class NewWorkflow(OwnWorkflowPatch):
     same_name: Annotated[
         SameName,
         Field(
-            description="if you have a workflow of this name with another graph: allow a second one, refuse with "
+            description="if you have a workflow with this name and another graph: allow a second one, refuse with "
             "`workflow_name_taken`, or number the new one"
         ),
     ] = "allow"
@@ -410,7 +411,7 @@ class Workflow(AnswerBody):
 
 
 class OwnWorkflowVersion(AnswerBody):
-    """A version of your workflow. `changes` are sentences about the differences to the version before it."""
+    """A version of your workflow. `changes` are sentences about the differences from the previous version."""
 
     number: int
     created_at: datetime

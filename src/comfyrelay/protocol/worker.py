@@ -1,7 +1,7 @@
 """The worker API: eleven requests and their responses.
 
 Workers and servers may have different versions: receivers ignore unknown fields, and use the default for absent or null
-fields. Increase `PROTOCOL` with an incompatible change, and `MIN_PROTOCOL` to drop support for old workers.
+fields. Increase `PROTOCOL` for an incompatible change, and `MIN_PROTOCOL` to drop support for old workers.
 """
 
 import operator
@@ -46,7 +46,7 @@ MAX_LOG_LINES = 200
 MAX_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"
 # Nodes, models and other values that a worker reports. A ComfyUI with 3,000 nodes and 5,000 models reports about 8,000
-# values of 400 KB, and a worker with several ComfyUI also what each is missing.
+# values of 400 KB in total, and a worker with several ComfyUI processes also the missing values of each.
 MAX_CAPABILITIES = 50_000
 MAX_CAPABILITY_BYTES = 4 * 1024 * 1024
 TOO_MANY_CAPABILITIES = (
@@ -82,7 +82,7 @@ def _check_worker_id(worker_id: str) -> str:
 
 
 def _check_capabilities(given: Any) -> Any:
-    """Refuse a report that would slow down every comparison with it. Stops at the limits, before other checks."""
+    """Refuse a report that is too large to compare quickly. The count stops at the limits, before other checks."""
     values, size, pending = 0, 0, [given]
     while pending:
         current = pending.pop()
@@ -109,12 +109,12 @@ class Device(WorkerRequest):
     memory_used: Bytes | None = None
     # The load of the GPU, from 0 to 1.
     load: Annotated[float, Field(ge=0, le=1)] | None = None
-    # The number of jobs that it runs at once.
+    # The number of jobs that this ComfyUI runs at once.
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
     # The number of ComfyUI processes that share the GPU, and the reason for it.
     on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
     packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
-    # The reason why it cannot be used.
+    # The reason why this ComfyUI cannot be used.
     unavailable_reason: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
 
 
@@ -136,12 +136,12 @@ class RegisterRequest(WorkerRequest):
     instance_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
     # A subset of the fleet's workflows.
     workflow_slugs: list[Name] | None = None
-    # The worker chooses and stores this key. With the same key it may register again at once.
+    # The worker chooses and stores this key. With the same key, it may register again at once.
     registration_key: Annotated[str, Field(min_length=16, max_length=200, pattern=STORABLE)] | None = None
     protocol: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     # The version of the worker's software, for display.
     version: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
-    # Says why none of its ComfyUI can be used yet.
+    # The reason why none of its ComfyUI processes can be used yet.
     devices: Devices | None = None
     # Check the request without registering the worker.
     dry_run: bool = False
@@ -171,7 +171,7 @@ class PollRequest(WorkerRequest):
     worker_id: Name
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
-    # If the server knows none of them, the list is empty and the worker gets no job.
+    # If the server knows none of the workflows, the list is empty and the worker gets no job.
     providers: Annotated[list[Provider], BeforeValidator(_known_providers)] = Field(
         default_factory=lambda: [Provider.SELF_HOSTED]
     )
@@ -181,7 +181,7 @@ class PollRequest(WorkerRequest):
     prefetch: Annotated[int, Field(ge=0, le=100)] = 0
     warm_workflow_hashes: list[Token] = Field(default_factory=list, max_length=1000)
     devices: Devices | None = None
-    # A ComfyUI of this worker has restarted since the last answered poll: blocks for running out of memory end.
+    # A ComfyUI of this worker has restarted since the last answered poll, so blocks for running out of memory end.
     comfyui_restarted: bool = False
 
 
@@ -239,7 +239,8 @@ class LeasedJob(WorkerAnswer):
     keep_loaded: bool = False
     # The memory of the largest GPU that was too small for the workflow.
     ran_out_bytes: int | None = None
-    # The servers that the job has passed through, this one last. A server refuses a job that comes back to it.
+    # The servers that the job has passed through; this server is the last one. A server refuses a job that comes back
+    # to it.
     via: list[str] = Field(default_factory=list)
 
     @property
@@ -250,7 +251,7 @@ class LeasedJob(WorkerAnswer):
 
 class PollAnswer(WorkerAnswer):
     job: LeasedJob | None = None
-    # The number of further jobs for this worker that the search of the queue has found.
+    # The number of further jobs for this worker that the search of the queue found.
     more_waiting: int = 0
     # An administrator has opened the worker's log: send the last lines.
     wants_logs: bool = False
@@ -295,7 +296,7 @@ class RunReport(WorkerRequest):
     """Details of a run for the history of the job, sent with every outcome."""
 
     seed: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
-    # The time from the lease to the start of the run. A duration, because the worker's clock may differ.
+    # The time from the lease to the start of the run: a duration, because the worker's clock may differ.
     began_after_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
     about: Json | None = None
 
@@ -364,7 +365,7 @@ class CompleteRequest(EndOfLease):
 class FailRequest(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
-    # Blank text means the default, too.
+    # Blank text also means the default.
     error_message: Annotated[Text, AfterValidator(lambda given: given if given.strip() else FALLBACK)] = FALLBACK
     fault: Annotated[Fault, BeforeValidator(_known_fault)] = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
@@ -377,7 +378,7 @@ class FailRequest(EndOfLease):
 class RequeueRequest(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
-    # The original API requires it as well: it distinguishes a lost machine from a worker that refuses its jobs.
+    # The original API also requires the reason, which distinguishes a lost machine from a worker that refuses its jobs.
     reason: Annotated[str, Field(max_length=500, pattern=STORABLE), AfterValidator(_require_reason)]
 
 
@@ -388,7 +389,7 @@ class DeregisterRequest(WorkerRequest):
 
 
 class DefinitionsQuery(WorkerRequest):
-    """Ask whether the server has these node definitions. The hash is of the JSON text before compression."""
+    """Ask whether the server has these node definitions. The JSON text is hashed before compression."""
 
     model_config = example(sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
 
@@ -425,7 +426,7 @@ class SettledAnswer(WorkerAnswer):
 
 
 class CompletedAnswer(SettledAnswer):
-    # The answer to `next` of the request. Without it, the worker has to poll.
+    # The response to `next` of the request. Without it, the worker has to poll.
     next: Annotated[PollAnswer | None, Field(exclude_if=operator.not_)] = None
 
 

@@ -294,7 +294,7 @@ async def test_unknown_masked_address_is_neither_saved_nor_tested(
     desk: OpenDesk, owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setattr(notifier, "_send", lambda *_args: pytest.fail("An address with a mask was used."))
-    expected = "An address with … is not saved any more. Write the whole address, or remove it."
+    expected = "An address with … is no longer saved. Write the full address, or remove it."
     answer = await save(owner, desk__notify_urls=[url])
     assert answer.json()["errors"] == {"desk.notify_urls": expected}
     assert not desk.ready.settings_file.exists()

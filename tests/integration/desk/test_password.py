@@ -77,7 +77,7 @@ async def test_page_asks_for_the_password_and_opens_with_it(shared_desk: OpenDes
         for wrong in ("", "a cat", PASSWORD.upper()):
             answer = await sign_in(browser, wrong)
             assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
-            assert "That is not the password." in answer.text
+            assert "The password is wrong." in answer.text
         right = await sign_in(browser)
         assert right.is_success
         cookie = right.headers["set-cookie"].lower()
@@ -221,7 +221,7 @@ def test_command_sets_and_removes_the_password(tmp_path: Path, monkeypatch: pyte
     assert "older password" not in result.output
     assert has_password(folder)
     changed = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"another {PASSWORD}\n")
-    assert "Sessions with an older password have ended." in changed.output
+    assert "Sessions with the previous password have ended." in changed.output
     assert folder.stat().st_mode & 0o777 == 0o700
     removed = CliRunner().invoke(app, ["password", "--remove", "--data-dir", str(folder)])
     assert (removed.exit_code, removed.output, has_password(folder)) == (0, "Removed.\n", False)

@@ -52,7 +52,7 @@ async def test_password_opens_the_app_from_another_machine(tmp_path: Path, chrom
         field = page.get_by_label("Password")
         await field.fill("a guess")
         await field.press("Enter")
-        await expect(page.get_by_text("That is not the password.")).to_be_visible()
+        await expect(page.get_by_text("The password is wrong.")).to_be_visible()
         await field.fill(PASSWORD)
         await field.press("Enter")
         await is_open(page)

@@ -78,6 +78,6 @@ async def _check(settings: Settings) -> ReconcileReport:
     from comfyrelay.services.engine import Engine
 
     async with Engine(settings) as engine:
-        # A backup of an older version has an older schema.
+        # The backup of an older version has an older schema.
         await engine.databases.upgrade()
         return await engine.operations.reconciler.run()

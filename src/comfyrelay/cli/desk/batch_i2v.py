@@ -74,7 +74,7 @@ def batch_i2v(
     try:
         failed, signal_number = asyncio.run(_until_signal(run()))
     except ComfyRelayError as error:
-        # Use the same stream as all other lines, so that the order is kept.
+        # Use the same stream as for all other lines, so that the order is kept.
         printer.write(f"Error: {error}")
         raise typer.Exit(CANNOT_RUN) from None
     finally:
@@ -86,7 +86,7 @@ def batch_i2v(
 
 
 async def _until_signal(work: Any) -> tuple[int, int | None]:
-    """Run until the end, or cancel on Ctrl-C or SIGTERM. Returns the failed runs and the signal."""
+    """Run until the end, or cancel on Ctrl-C or SIGTERM. Returns the number of failed runs, and the signal."""
     task = asyncio.ensure_future(work)
     received: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Open the page in the browser of the user."""
+"""Open the page in the user's browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from comfyrelay.system.browser import open_url
 
 
 def open_page(link: str) -> bool:
-    """Open a link in the browser. Returns false if there is no browser.
+    """Open a link in the browser. Returns `False` if there is no browser.
 
     All users of a machine can see command lines, so the browser opens a file that only this user can read, and the file
     redirects to the link.

@@ -14,14 +14,14 @@ from comfyrelay.cli.target import DataDir, load_settings_of
 from comfyrelay.errors import InvalidInput
 
 nodes_app = typer.Typer(no_args_is_help=True, help="Update the list of the packages that nodes belong to.")
-# The list of ComfyUI-Manager. It is fetched and not part of ComfyRelay, because its licence differs (GPL-3.0).
+# The list of ComfyUI-Manager. It is fetched and not part of ComfyRelay, because its license differs (GPL-3.0).
 NODE_MAP_URL = "https://raw.githubusercontent.com/Comfy-Org/ComfyUI-Manager/main/extension-node-map.json"
 FETCH_SECONDS = 60
 
 
 @nodes_app.callback()
 def group() -> None:
-    # Typer would run a single command without its name.
+    # With a single command, Typer would drop the name of the command.
     pass
 
 
@@ -32,7 +32,7 @@ def update(
 ) -> None:
     """Fetch the public list of ComfyUI-Manager into the data folder.
 
-    Messages about missing nodes then name the package to install, also if a file names none.
+    Messages about missing nodes then name the package to install, even if a file names none.
     """
     from comfyrelay.comfyui.editor.packages import NODE_MAP, write_node_map
 

@@ -27,7 +27,7 @@ def open_desk(
     url: Url = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and open no browser.")] = False,
 ) -> None:
-    """Open the page of the desk that runs here in the browser.
+    """Open the page of the desk running on this machine in the browser.
 
     The command also prints the link, which works once.
     """
@@ -65,7 +65,7 @@ def password(
     path = set_password(folder, text)
     print_line(f"The hash of the password is in {path}")
     if had_password:
-        print_line("Sessions with an older password have ended.")
+        print_line("Sessions with the previous password have ended.")
     print_line("Let other machines connect with: comfyrelay up --host 0.0.0.0")
 
 

@@ -157,7 +157,7 @@ class _StatusLines:
         if found.url_elsewhere is not None:
             print_line(f"  phone    {found.url_elsewhere}  in the same network, with the password")
         print_line(f"  page     {found.link}")
-        print_line("           the link works once, for ten minutes; `comfyrelay open` makes another")
+        print_line("           the link works once, for ten minutes; `comfyrelay open` creates another")
         if self._opens_page and not open_page(found.link):
             print_line("           no browser could be opened here: follow the link")
         stopping = f"Running jobs then have {self._shutdown_seconds:g} s to finish, or are requeued."
@@ -165,15 +165,15 @@ class _StatusLines:
 
     def print_comfyui_found(self) -> None:
         if self._is_awaiting_comfyui:
-            print_line("ComfyUI is reachable now: jobs that waited for it run.")
-        # The next call means that it was unreachable in between.
+            print_line("ComfyUI is reachable now, and runs the jobs that waited for it.")
+        # If this is called again, ComfyUI was unreachable in between.
         self._is_awaiting_comfyui = True
 
 
 def _with_comfyui(
     desk: DeskSettings, *, urls: list[str] | None, folder: Path | None, per_gpu: str | None
 ) -> DeskSettings:
-    """Apply the options of the command line, which override environment and file."""
+    """Apply the command-line options, which override the environment and the file."""
     if urls and folder:
         raise ConfigurationError(
             "Give --comfyui-url for a ComfyUI that runs, or --comfyui for one to start, but not both."

@@ -1,4 +1,4 @@
-"""Operations of fleets on the databases of a server, and over its admin API. Imported only when a command runs."""
+"""Run fleet operations on the databases of a server, or over its admin API. Imported only when a command runs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -18,7 +18,7 @@ COMMANDS = (
     *(scaler, publish_metrics, costs, revenue),
     *(blocks, unblock),
 )
-# These also work from another machine, over the admin API.
+# These commands also work from another machine, over the admin API.
 fleet_app.command()(create)
 fleet_app.command("set")(change)
 for remote_command in (status, decisions, machines, pause, resume, reset):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
 
 
-# Beginnings of the error codes for missing or invalid credentials.
+# Prefixes of the error codes for missing or invalid credentials.
 INVALID_CREDENTIALS = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
 
 FleetSlug = Annotated[str, typer.Argument(help="Slug of the fleet.")]
@@ -68,14 +68,14 @@ def provision(
         bool,
         typer.Option(
             "--cloudwatch-fallback",
-            help="Let CloudWatch launch machines, and never terminate them, while no autoscaling loop runs.",
+            help="Let CloudWatch launch machines, but never terminate them, while no autoscaling loop runs.",
         ),
     ] = False,
 ) -> None:
     """Create or update the AWS resources of a fleet: a group of Spot instances that starts empty.
 
     The command creates the launch template, Auto Scaling group, lifecycle hook, secret in Parameter Store and budget,
-    and checks the account's Spot quota. Run it again after each change: it only changes what differs.
+    and checks the account's Spot quota. Run it again after each change: it only changes resources that differ.
     """
     if permissions:
         from comfyrelay.autoscaling.providers.aws.names import Names
@@ -109,7 +109,7 @@ def deprovision(
     force: Annotated[bool, typer.Option("--force", help="Also terminate the machines.")] = False,
     region: Region = None,
 ) -> None:
-    """Remove the AWS resources of a fleet. The fleet, its workflows and its jobs stay."""
+    """Remove the AWS resources of a fleet. The fleet, its workflows and its jobs are kept."""
     require("server")
     require("aws")
     asyncio.run(_deprovision(_fleet(fleet, stage), _flags(region=region), force=force, is_dry=dry_run))

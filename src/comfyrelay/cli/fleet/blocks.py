@@ -21,7 +21,8 @@ BY_COMMAND = "command line"
 
 
 def blocks(as_json: Json = False) -> None:
-    """List workers that are blocked from a workflow because it failed there, with the reason and the end."""
+    """List workers that are blocked from a workflow because it failed there, with the reason and the end of each
+    block."""
 
     async def work(engine: Engine) -> list[WorkerBlock]:
         return await engine.workers.views.blocks()
@@ -38,10 +39,10 @@ def blocks(as_json: Json = False) -> None:
 def unblock(
     worker: Annotated[str, typer.Argument(help="Id of the worker.")],
     workflow: Annotated[
-        str | None, typer.Option(help="Only this workflow: its slug or hash, as `fleet blocks` lists it.")
+        str | None, typer.Option(help="Only this workflow: its slug or hash from `fleet blocks`.")
     ] = None,
 ) -> None:
-    """Give a worker jobs again of the workflows that failed there."""
+    """Let a worker get jobs of blocked workflows again."""
 
     async def work(engine: Engine) -> int:
         async with recorded(engine, "fleet unblock", "workers", worker_id=worker):

@@ -21,9 +21,11 @@ Slug = Annotated[str, typer.Argument(metavar="FLEET", help="Slug of the fleet.")
 Name = Annotated[str | None, typer.Option(help="Name in the web app.")]
 MaxWorkers = Annotated[int | None, typer.Option(min=0, help="Maximum number of workers.")]
 Provider = Annotated[
-    str | None, typer.Option(help="What launches its machines: static, local, command, aws, kubernetes.")
+    str | None, typer.Option(help="Provider that launches its machines: static, local, command, aws or kubernetes.")
 ]
-PolicyName = Annotated[Policy | None, typer.Option(metavar="POLICY", help="Policy: cheap, balanced, fast, reference.")]
+PolicyName = Annotated[
+    Policy | None, typer.Option(metavar="POLICY", help="Policy: cheap, balanced, fast or reference.")
+]
 MinMachines = Annotated[int | None, typer.Option(min=0, help="Minimum number of machines.")]
 MaxMachines = Annotated[int | None, typer.Option(min=0, help="Maximum number of machines.")]
 CostPerHour = Annotated[float | None, typer.Option(min=0, help="Maximum cost of its machines per hour.")]
@@ -43,7 +45,9 @@ def create(
     stage: FleetStage = Stage.PRODUCTION,
     name: Name = None,
     max_workers: MaxWorkers = None,
-    workflow: Annotated[list[str] | None, typer.Option(help="Slug of a workflow that it runs. Repeatable.")] = None,
+    workflow: Annotated[
+        list[str] | None, typer.Option(help="Slug of a workflow that the fleet runs. Repeatable.")
+    ] = None,
     provider: Provider = None,
     policy: PolicyName = None,
     min_machines: MinMachines = None,
@@ -71,7 +75,8 @@ def change(
     name: Name = None,
     max_workers: MaxWorkers = None,
     workflow: Annotated[
-        list[str] | None, typer.Option(help="Slug of a workflow that it runs, instead of the present ones. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Slug of a workflow that the fleet runs, instead of the current ones. Repeatable."),
     ] = None,
     provider: Provider = None,
     policy: PolicyName = None,
@@ -82,7 +87,7 @@ def change(
     url: ServerUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Change the settings of a fleet. Others stay as they are."""
+    """Change the given settings of a fleet."""
     fields = _fields(
         settings,
         name=name,
@@ -91,7 +96,7 @@ def change(
         autoscaling=_autoscaling(policy, min_machines, max_machines, cost_per_hour),
     )
     if not fields and not workflow:
-        raise InvalidInput("Nothing to change. Name at least one setting, such as --max-machines 4.")
+        raise InvalidInput("Nothing to change. Give at least one setting, such as --max-machines 4.")
 
     async def work(fleets: FleetOperations) -> Fleet:
         found = await fleets.get(stage, fleet)
@@ -136,7 +141,7 @@ def _assign(fields: dict[str, Any], names: Sequence[str], value: Any, text: str)
 
 
 def _with_present_options(fields: Mapping[str, Any], present: Fleet) -> Mapping[str, Any]:
-    """Keep the options of the provider that are not set: a request replaces all of them."""
+    """Add the provider's other options, which the request would otherwise remove."""
     options = (fields.get("machines") or {}).get("options")
     if not options or present.machines is None or "provider" in fields["machines"]:
         return fields

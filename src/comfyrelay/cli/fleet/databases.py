@@ -41,7 +41,7 @@ def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
 
 
 def _require_files(settings: Settings) -> None:
-    """Refuse a missing database, for which SQLite would create an empty file."""
+    """Refuse a missing database: SQLite would create an empty file."""
     for url in (settings.central_url, *settings.shard_urls.values()):
         file = Path(url.removeprefix("sqlite:///").partition("?")[0])
         if url.startswith("sqlite:///") and not file.is_file():

@@ -1,4 +1,4 @@
-"""What commands do with fleets: on the databases of a server, or over its admin API from another machine."""
+"""Fleet operations of commands, on the databases of a server or over its admin API from another machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ServerUrl = Annotated[
 
 class FleetOperations(Protocol):
     async def scaled(self) -> Sequence[tuple[Stage, str]]:
-        """Return stage and slug of every autoscaled fleet."""
+        """Return the stage and slug of every autoscaled fleet."""
 
     async def status(self, stage: Stage, slug: str) -> FleetAutoscalingStatus: ...
 
@@ -50,7 +50,7 @@ class FleetOperations(Protocol):
 
 
 def operate(url: str | None, work: Callable[[FleetOperations], Awaitable[T]]) -> T:
-    """Run `work` over the admin API of the server at `url`, or without one on the databases of the settings."""
+    """Run `work` over the admin API of the server at `url`; without a `url`, on the databases of the settings."""
     if url is None:
         return with_databases(lambda engine: _in_databases(engine, work))
     return asyncio.run(_over_http(url, work))

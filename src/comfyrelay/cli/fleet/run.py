@@ -146,7 +146,7 @@ def resume(
 def reset(
     fleet: Fleet = None, stage: FleetStage = Stage.PRODUCTION, all_fleets: All = False, url: ServerUrl = None
 ) -> None:
-    """Forget failed and refused launches of a fleet, so that it launches again at once."""
+    """Forget failed and refused launches of a fleet, so that it can launch machines at once."""
     _for_each(url, fleet, stage, all_fleets=all_fleets, action=_reset, done="reset")
 
 
@@ -183,7 +183,7 @@ async def _chosen(fleets: FleetOperations, fleet: str | None, stage: Stage) -> S
 async def _of_each_fleet(
     fleets: FleetOperations, fleet: str | None, stage: Stage, read: Callable[[Stage, str], Awaitable[Sequence[T]]]
 ) -> list[tuple[str, T]]:
-    """Return the slug with each item that `read` returns for the chosen fleets."""
+    """Return pairs of slug and item for all items that `read` returns for the chosen fleets."""
     return [(slug, item) for stage, slug in await _chosen(fleets, fleet, stage) for item in await read(stage, slug)]
 
 
@@ -196,7 +196,7 @@ def _status_row(fleet: FleetAutoscalingStatus) -> TableRow:
     notes = [] if fleet.decision is None else [f"{fleet.decision.created_at:%H:%M:%S}: {fleet.decision.reason}"]
     if fleet.launch_pause_seconds is not None:
         notes.append(
-            f"Launches fail: the last {fleet.failed_boots} rounds brought no worker. Remove the cause, then run "
+            f"Launches fail: the last {fleet.failed_boots} rounds produced no worker. Fix the cause, then run "
             f"`comfyrelay fleet reset {fleet.slug} --stage {fleet.stage}`."
         )
     name = f"{fleet.stage}/{fleet.slug}"

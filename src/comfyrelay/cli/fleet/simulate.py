@@ -59,7 +59,7 @@ def simulate(
         float, typer.Option(min=0, max=0.95, help="Share of Spot launches refused for lack of capacity.")
     ] = 0.0,
     alarm_points: Annotated[
-        int, typer.Option(min=1, max=15, help="Data points in a row that the alarms of the reference policy need.")
+        int, typer.Option(min=1, max=15, help="Consecutive data points that the alarms of the reference policy need.")
     ] = 1,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a plot of waiting time and cost to this SVG file.")
@@ -68,7 +68,7 @@ def simulate(
 ) -> None:
     """Simulate autoscaling policies, and compare their waiting times, machines and costs.
 
-    The load comes from --trace, --generate or --fleet. The simulation makes the decisions of the real loop.
+    The load comes from --trace, --generate or --fleet. The simulation uses the decision code of the real loop.
     """
     from comfyrelay.autoscaling.simulation.plot import trade_off
     from comfyrelay.autoscaling.simulation.summary import lower_bound
@@ -142,7 +142,7 @@ def _read_fleet(
         max_machines=view.seen.scaling.limits.max_machines,
         last_idle_seconds=view.seen.scaling.last_idle_seconds,
         price_per_hour=types[0].price_per_hour if types else setting.price_per_hour,
-        # The recorded durations include it.
+        # The recorded durations include the load time.
         load_seconds=0.0,
     )
 
@@ -176,7 +176,7 @@ def _number(requests: int) -> str:
 
 def _print_summaries(found: Sequence[SimulationSummary], bound: SimulationSummary, *, compared: bool) -> None:
     names = ("policy", "wait\np50", "\np95", "\np99", "machine-\nhours", "cold\nstarts", "cost\na job", "\nlaunches")
-    # These settings make it fit into 80 columns.
+    # With these settings, the table fits into 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(names):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)

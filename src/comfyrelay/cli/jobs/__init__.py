@@ -1,1 +1,1 @@
-"""Commands for jobs, on a desk or server that runs here or elsewhere."""
+"""Commands for jobs on a desk or server, on this or another machine."""

@@ -58,7 +58,7 @@ def pause(
 ) -> None:
     """Pause the queue, or only some jobs or batches, until they are resumed.
 
-    A paused queue starts no job, also none that is added later.
+    A paused queue starts no jobs, including jobs that are added later.
     """
     if job:
         _apply(job, url, lambda client, found: client.pause(found.kind, found.id, now=now), as_json=as_json)
@@ -69,7 +69,7 @@ def pause(
 def resume(job: OptionalIds = None, url: Url = None, as_json: Json = False) -> None:
     """Resume the queue, or paused jobs or batches.
 
-    Jobs and batches that were paused themselves stay paused when the queue is resumed.
+    Jobs and batches that were paused individually stay paused when the queue is resumed.
     """
     if job:
         _apply(job, url, lambda client, found: client.resume(found.kind, found.id), as_json=as_json)
@@ -80,7 +80,7 @@ def resume(job: OptionalIds = None, url: Url = None, as_json: Json = False) -> N
 def retry(
     job: Ids,
     new_seed: NewSeed = False,
-    all_items: Annotated[bool, typer.Option("--all", help="Run all items of a batch again, as a new batch.")] = False,
+    all_items: Annotated[bool, typer.Option("--all", help="Run all items of a batch again as a new batch.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -97,7 +97,7 @@ def retry(
 
 
 def rerun(job: Ids, new_seed: NewSeed = False, url: Url = None, as_json: Json = False) -> None:
-    """Run ended jobs or batches again with the same values, also completed ones, as new jobs or batches."""
+    """Run ended jobs or batches again, even completed ones, with the same values as new jobs or batches."""
 
     async def rerun_one(client: Client, found: Found) -> ActionResult[Any]:
         run = client.rerun_job if found.kind == "job" else client.rerun_batch
@@ -115,7 +115,7 @@ def delete(
 ) -> None:
     """Delete ended jobs or batches with their logs, outputs and files in the desk's output folder.
 
-    Inputs, workflows, and files that a script saved in other folders stay.
+    Inputs, workflows, and files that a script saved in other folders are kept.
     """
 
     async def list_deleted(client: Client) -> list[str]:
@@ -157,7 +157,7 @@ def move(
     as_json: Json = False,
 ) -> None:
     """Move waiting jobs or batches in the queue."""
-    # For the top and down, the last one moves first, so that they keep their order.
+    # To the top, down or before another job, the last one moves first, so that the order is kept.
     ordered = job if to in (MoveTo.UP, MoveTo.BOTTOM, None) else job[::-1]
     if (to is None) == (before is None):
         raise InvalidInput("Give either --to or --before.")
@@ -186,7 +186,7 @@ def _apply(
 
     async def work(client: Client) -> tuple[list[Any], bool]:
         changed, has_refusal = [], False
-        # Find all first: a typo must change nothing.
+        # Find all of them first: after a typo, nothing must change.
         for found in [await find_job_or_batch(client, text) for text in ids]:
             try:
                 done = await action(client, found)

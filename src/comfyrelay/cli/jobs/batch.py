@@ -129,7 +129,7 @@ def batch_add(
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchCommand:
-    """The arguments of `batch add`. `body` is the request to a desk, without target, values and files."""
+    """The arguments of `batch add`. `body` is the request to a desk, without the target, values and files."""
 
     what: str
     values: list[str]
@@ -147,7 +147,7 @@ class _BatchCommand:
 
     async def _add_to_desk(self, client: Client, added: set[str]) -> ActionResult[Batch]:
         if self.max_wait_seconds is not None:
-            raise InvalidInput("--max-wait: A desk has no more expensive fleet. Leave the option out.")
+            raise InvalidInput("--max-wait: A desk has no more expensive fleet. Omit the option.")
         target, input_ids, files = await self._upload(client, added)
         # The desk applies the preset itself.
         values = await base_values(client, self.what, target, preset=None, keeps_seeds=self._keeps_seeds)
@@ -220,7 +220,7 @@ class _BatchCommand:
 
     @property
     def _keeps_seeds(self) -> bool:
-        """Whether the batch runs with the seeds of a file that ComfyUI made, as a single run does."""
+        """Whether the batch runs with the seeds of a file that ComfyUI made, like a single run."""
         return self.body["tries"] == 1 and self.body["seeds"] is None
 
     def _refuse_desk_options(self, url: str) -> None:
@@ -252,7 +252,7 @@ def _media_in(folder: Path) -> list[Path]:
 
 def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
     if mode is SeedMode.RANDOM and start is not None:
-        raise InvalidInput("--seed is for --seed-mode fixed and increment. Random seeds have no start.")
+        raise InvalidInput("--seed is for --seed-mode fixed and increment. Random seeds have no first value.")
     if mode is None and start is None:
         return None
     return {"mode": mode or SeedMode.INCREMENT, "start": start or 0}

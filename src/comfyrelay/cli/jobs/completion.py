@@ -59,7 +59,7 @@ async def _batches(client: Client) -> list[Completion]:
 
 
 def _completer(*lookups: Callable[[Client], Awaitable[list[Completion]]]) -> Callable[[str], list[Completion]]:
-    """Create a completer from lookups at the desk or server."""
+    """Create a completer from lookups on the desk or server."""
 
     async def look_up() -> list[Completion]:
         from comfyrelay.client import Client
@@ -78,7 +78,7 @@ def _completer(*lookups: Callable[[Client], Awaitable[list[Completion]]]) -> Cal
 
 
 def _files(incomplete: str) -> list[Completion]:
-    """Complete files and folders: a shell that gets words from here does not complete files itself."""
+    """Complete files and folders, because a shell that gets words from a completer does not complete files itself."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     folder, _, begun = incomplete.rpartition("/")

@@ -28,7 +28,7 @@ _NO_REPLACE_ANYWAY = (
 )
 presets_app = typer.Typer(invoke_without_command=True)
 workflows_app = typer.Typer(invoke_without_command=True)
-notify_app = typer.Typer(no_args_is_help=True, help="Test the notifications that are sent when jobs end.")
+notify_app = typer.Typer(no_args_is_help=True, help="Test the notifications about ended jobs.")
 
 
 @presets_app.callback()
@@ -96,7 +96,7 @@ WorkflowFile = Annotated[
 def workflows(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
     """List your own workflows, newest first, or add, rename, replace or remove one.
 
-    `run` with a file needs none: it removes the workflow after a completed job.
+    `run` with a file needs no stored workflow: it removes the workflow of the file after a completed job.
     """
     if context.invoked_subcommand is not None:
         return
@@ -112,20 +112,20 @@ def workflows_add(
     file: WorkflowFile,
     name: Annotated[str | None, typer.Option(help="Name of the workflow. Default: the name of the file.")] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Add it although no worker has its nodes. It waits for one.")
+        bool, typer.Option("--anyway", help="Add the workflow although no worker has its nodes. It waits for one.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace your workflow of this name. Keeps its jobs and presets.")
+        bool, typer.Option("--replace", help="Replace your workflow with this name. Keeps its jobs and presets.")
     ] = False,
     keep_both: Annotated[
-        bool, typer.Option("--keep-both", help="If you have a workflow of this name, number the new one.")
+        bool, typer.Option("--keep-both", help="If you have a workflow with this name, number the new one.")
     ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Add a workflow from a file, without running it.
 
-    If you have a workflow of this name with another graph, choose --replace or --keep-both.
+    If you have a workflow with this name and another graph, choose --replace or --keep-both.
     """
     from comfyrelay.cli.jobs.targets import advise_anyway
     from comfyrelay.comfyui.editor.loading import load_workflow
@@ -147,7 +147,7 @@ def workflows_add(
         except WorkflowNameTaken as error:
             if not replace:
                 raise Conflict(
-                    "You have a workflow with this name with another graph. Add --replace (keeps its jobs and presets) "
+                    "You have a workflow with this name and another graph. Add --replace (keeps its jobs and presets) "
                     "or --keep-both."
                 ) from None
             return await client.replace_workflow(error.workflow_slug, graph)
@@ -164,7 +164,7 @@ def workflows_rename(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Rename a workflow. Its slug stays."""
+    """Rename a workflow. Its slug does not change."""
     _with_workflow(workflow, url, lambda client, slug: client.rename_workflow(slug, name), as_json=as_json)
 
 
@@ -184,7 +184,7 @@ def workflows_replace(
 
 @workflows_app.command("versions")
 def workflows_versions(workflow: WorkflowName, url: Url = None, as_json: Json = False) -> None:
-    """List the versions of a workflow, newest first, with what changed."""
+    """List the versions of a workflow, newest first, with their changes."""
     from datetime import UTC, datetime
 
     from comfyrelay.cli.jobs.targets import workflow_named
@@ -205,13 +205,13 @@ def workflows_bring_back(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Bring back an earlier version of a workflow. Submitted jobs keep their graph."""
+    """Restore an earlier version of a workflow. Submitted jobs keep their graph."""
     _with_workflow(workflow, url, lambda client, slug: client.bring_back_workflow(slug, version), as_json=as_json)
 
 
 @workflows_app.command("remove")
 def workflows_remove(workflow: WorkflowName, url: Url = None, as_json: Json = False) -> None:
-    """Remove a workflow. Its jobs and outputs stay."""
+    """Remove a workflow. Its jobs and outputs are kept."""
     _with_workflow(workflow, url, lambda client, slug: client.remove_workflow(slug), as_json=as_json)
 
 

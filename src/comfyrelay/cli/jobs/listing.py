@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NOT_COMPLETED = 1
 MAX_FAILED_SHOWN = 10
-# Names of the page, and of the API.
+# State names of the page, and the statuses of the API.
 STATUSES = {
     "waiting": JobStatus.QUEUED,
     "pending": JobStatus.QUEUED,
@@ -108,7 +108,7 @@ def show(
             autocompletion=completion.ids,
         ),
     ],
-    all_inputs: Annotated[bool, typer.Option("--all", help="Show all inputs, also unchanged ones.")] = False,
+    all_inputs: Annotated[bool, typer.Option("--all", help="Show all inputs, including unchanged ones.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -134,14 +134,14 @@ def show(
 
 
 async def _failed(client: Client, batch: Batch) -> list[Job]:
-    """Return the newest failed items that were not retried, as in the counts."""
+    """Return the newest failed items that were not retried, to match the counts."""
     wanted = min(batch.counts.get(JobStatus.FAILED, 0), MAX_FAILED_SHOWN)
     retried: set[str | None] = set()
     found: list[Job] = []
     if not wanted:
         return found
     async for job in client.jobs(batch_id=batch.id):
-        # Jobs come newest first, and the first items are as old as the batch.
+        # Jobs are listed newest first, and the first items are as old as the batch.
         if job.created_at <= batch.created_at:
             break
         retried.add(job.retry_of)

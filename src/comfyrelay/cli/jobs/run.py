@@ -1,4 +1,4 @@
-"""`comfyrelay run`: one job, on the desk or server that runs, or on a desk that is started for it."""
+"""`comfyrelay run`: run one job on the running desk or server, or on a desk that is started for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WAIT_REASON_SECONDS = 3.0
-# Longer text outputs are cut on the terminal. The saved file is complete.
+# Longer text outputs are truncated on the terminal. The saved file is complete.
 MAX_TEXT_LENGTH = 100_000
 
 
@@ -100,7 +100,8 @@ def run(
 
 
 def _check_embedded(what: str, values: list[str], *, has_input: bool, is_quiet: bool) -> None:
-    """Refuse a workflow without its input before a desk is started, and announce that an embedded workflow is rerun."""
+    """Before a desk is started, refuse a workflow without its input, and tell the user if an embedded workflow is
+    rerun."""
     from comfyrelay.comfyui.editor.loading import load_workflow, may_hold_workflow
 
     path = Path(what)
@@ -217,7 +218,7 @@ async def _connect(url: str | None) -> AsyncIterator[Client]:
         from comfyrelay.desk.settings import load_desk_settings
         from comfyrelay.worker.console import WorkerConsole
 
-        # Standard output is for the result.
+        # Only the result is printed to standard output.
         with WorkerConsole(level="warning", is_for_machines=False, shows_jobs=False):
             print_note("ComfyRelay is not running here, so it is started for this job.", style="dim")
             desk, script = load_desk_settings(), load_script_table()
@@ -285,7 +286,7 @@ async def _print_missing(client: Client, job_id: str) -> str | None:
 
 
 async def _print_wait_reasons(client: Client, job_id: str, shown: str | None, *, is_quiet: bool) -> None:
-    """Print each wait reason once, so that a bar that does not move is explained."""
+    """Print each wait reason once, to explain why the progress bar does not move."""
     while not is_quiet:
         await asyncio.sleep(WAIT_REASON_SECONDS)
         # The event stream reports errors.

@@ -1,4 +1,4 @@
-"""Options that `run` and `batch add` share, and the values that they imply."""
+"""Options that `run` and `batch add` share, and the resulting values."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ Reuse = Annotated[
     bool,
     typer.Option(
         "--reuse",
-        help="If you have an equal completed job, copy its output, at once and for free. Set a seed, or no two jobs "
-        "are equal.",
+        help="If you have an equal completed job, copy its output at once and for free. Set a seed: otherwise no two "
+        "jobs are equal.",
     ),
 ]
 MaxWait = Annotated[
@@ -62,7 +62,7 @@ MaxWait = Annotated[
 async def base_values(
     client: Client, what: str, target: SubmitTarget, *, preset: str | None, keeps_seeds: bool
 ) -> dict[str, Any]:
-    """Return the values of the preset and of `--set`. To repeat a file that ComfyUI made, also its seeds."""
+    """Return the values of the preset and of `--set`, and the seeds of a file that ComfyUI made, to repeat it."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
     from comfyrelay.domain.properties import apply_preset
 

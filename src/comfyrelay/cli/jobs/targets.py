@@ -36,7 +36,7 @@ class SubmitTarget:
     properties: Sequence[Input]
     values: dict[str, Any]
     files: dict[str, Path | str] = field(default_factory=dict)
-    # The names that the user typed for properties, if they are not the keys.
+    # The property names that the user typed, if they differ from the keys.
     names: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -51,7 +51,7 @@ class SubmitTarget:
         return self.names.get(key, key)
 
     def as_properties(self) -> list[Property]:
-        """Convert to properties of the domain. Only user inputs are known, without their places in the graph."""
+        """Convert to properties of the domain. Only user inputs are known, but not their places in the graph."""
         from comfyrelay.domain.properties import Property
 
         fields = Property.__dataclass_fields__
@@ -87,8 +87,8 @@ def needs_input_file(graph: Mapping[str, Any], assignments: Sequence[str]) -> bo
 
 @asynccontextmanager
 async def remove_added(client: Client, what: str, *, if_refused: bool = False) -> AsyncIterator[set[str]]:
-    """Remove the workflows that the block adds for a file to the yielded set, unless they are needed at the end. With
-    `if_refused`, remove them only if their job is refused."""
+    """Yield a set for the slugs of workflows that the block adds for a file, and remove these workflows at the end
+    unless they are still needed. With `if_refused`, remove them only if their job is refused."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     before = {workflow.slug for workflow in await client.workflows()} if may_hold_workflow(Path(what)) else set()
@@ -111,7 +111,7 @@ async def _remove_unless_needed(client: Client, slug: str) -> None:
 
 
 async def find_target(client: Client, what: str, assignments: Sequence[str], added: set[str]) -> SubmitTarget:
-    """Find the effect or workflow with this name, or add the workflow of a file, and its slug to `added`."""
+    """Find the effect or workflow with this name, or add the workflow of a file and put its slug into `added`."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     if may_hold_workflow(Path(what)):
@@ -145,14 +145,14 @@ async def send_files(client: Client, target: SubmitTarget, inputs: Sequence[Path
 
 def _no_input_message(target: SubmitTarget) -> str:
     if not target.assets:
-        return "--input: The workflow takes no image, video or audio file. Leave --input out."
+        return "--input: The workflow takes no image, video or audio file. Omit --input."
     names = " or ".join(f"--set {target.name(asset)}=FILE" for asset in sorted(target.assets))
     return f"--input: The workflow has no main input. Name the file with {names}."
 
 
 @contextmanager
 def advise_anyway() -> Iterator[None]:
-    """Name the option --anyway in the advice about missing requirements."""
+    """Mention the option --anyway in the advice about missing requirements."""
     try:
         yield
     except MissingOnWorkers as error:
@@ -162,7 +162,7 @@ def advise_anyway() -> Iterator[None]:
 
 @contextmanager
 def errors_with_options(target: SubmitTarget, *, has_input: bool) -> Iterator[None]:
-    """Name options and paths in error messages, instead of the properties and file ids of the API."""
+    """Name options and paths in error messages instead of the properties and file ids of the API."""
     try:
         with advise_anyway():
             yield
@@ -242,7 +242,7 @@ _RUNS_LATER = "It can be run once a worker has the nodes (see `comfyrelay workfl
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A `--set` of a graph as typed, and the input that it sets: of a node, or of the workflow."""
+    """A `--set` for a graph as typed, and the input of a node or of the workflow that it sets."""
 
     typed: str
     text: str
@@ -282,14 +282,14 @@ async def _add_graph(client: Client, path: Path, assignments: Sequence[str], add
         if types.get(keys.get(setting.place, setting.place)) in _ASSETS
     }
     changed = _apply(graph, by_node, files)
-    # A value changes the graph if it is no property, or if its property also sets other inputs.
-    # An unchanged graph is not added again, because the workflow would then stay.
+    # A value changes the graph if it belongs to no property, or if its property also sets other inputs. An unchanged
+    # graph is not added again, because the workflow would then be kept.
     is_changed = json.dumps(changed) != json.dumps(graph)
     if is_changed and any(len(described.positions.get(keys.get(setting.place, ""), ())) != 1 for setting in by_node):
         described = (await client.add_graph(changed, name=path.stem)).data
         added.add(described.slug)
         keys = _keys_of(described)
-    # Include unchanged values: a given seed must not be drawn again.
+    # Include unchanged values: a given seed must not be replaced by a random one.
     set_ = {setting.place: changed[setting.node_id]["inputs"][setting.name] for setting in by_node}
     values = {keys[place]: value for place, value in set_.items() if place in keys}
     values.update((key, _value(setting.text, is_text=types[key] == "text")) for key, setting in by_key.items())
@@ -328,7 +328,7 @@ def _parse_setting(described: AddedWorkflow, assignment: str) -> _Setting:
 
 
 def _apply(graph: Graph, settings: Sequence[_Setting], files: Mapping[str, Path | str]) -> Graph:
-    """Return a copy of the graph with these settings."""
+    """Return a copy of the graph with these values."""
     changed: Graph = json.loads(json.dumps(graph))
     numbers = {file: number for number, file in enumerate(dict.fromkeys(files.values()))}
     for setting in settings:

@@ -56,12 +56,13 @@ def create_admin(
 @admin_app.command("invite")
 def invite_user(
     email: Annotated[str, typer.Argument(help="Email address of the user.")],
-    name: Annotated[str | None, typer.Option(help="Name of the user; if not given, the address.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the user. Default: the address.")] = None,
     is_admin: Annotated[bool, typer.Option("--admin", help="Make the user an administrator.")] = False,
 ) -> None:
     """Create an account, and print the link that sets its password.
 
-    If the server sends mail, another link is mailed to the user. For an existing account, this makes a new link.
+    If the server sends mail, the user also gets a link by mail. For an existing account, the command creates a new
+    link.
     """
 
     async def work(engine: Engine) -> str:
@@ -122,7 +123,7 @@ def create_setup_code() -> None:
 
     code = run_with_engine(work)
     if code is None:
-        print_note("There is an administrator already. Create others in the web app, or with: comfyrelay admin create")
+        print_note("There already is an administrator. Create others in the web app, or with: comfyrelay admin create")
         raise typer.Exit(NOT_READY)
     print_line(f"{load_settings().base_url}/setup#{code}")
 
@@ -130,9 +131,9 @@ def create_setup_code() -> None:
 @admin_app.command("own-workflows")
 def permit_own_workflows(
     email: Annotated[str, typer.Argument(help="Email address of the user.")],
-    allow: Annotated[bool, typer.Option("--allow/--forbid", help="Give the permission, or take it away.")],
+    allow: Annotated[bool, typer.Option("--allow/--forbid", help="Grant or withdraw the permission.")],
 ) -> None:
-    """Allow a user to add and run their own workflows. Others run effects only.
+    """Allow a user to add and run their own workflows. Other users can only run effects.
 
     A running server notices the change within 5 seconds. The exit code is 1 if there is no such user.
     """

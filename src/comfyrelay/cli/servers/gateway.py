@@ -33,7 +33,7 @@ def gateway(
         int, typer.Option(help="Port to listen on; 0 chooses a free one.", callback=check_port_or_0)
     ] = 8188,
 ) -> None:
-    """Speak ComfyUI's API on this machine for programs that send no token, until Ctrl-C.
+    """Serve ComfyUI's API on this machine for programs that send no token, until Ctrl-C.
 
     It adds your token from COMFYRELAY_TOKEN.
     """
@@ -54,5 +54,5 @@ async def _serve(gateway: Gateway, url: str) -> None:
     with on_stop(lambda _number: stopped.set()):
         async with gateway:
             print_line(f"ComfyUI's API of {url} is at {gateway.url}")
-            print_line("Every program of this machine can use it, as you. Press Ctrl-C to stop.")
+            print_line("Every program on this machine can use it with your rights. Press Ctrl-C to stop.")
             await stopped.wait()

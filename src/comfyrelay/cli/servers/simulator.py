@@ -58,10 +58,10 @@ def simulator(
         ),
     ] = None,
     no_secret: Annotated[
-        bool, typer.Option("--no-secret", help="Let other machines in without a password, as ComfyUI does.")
+        bool, typer.Option("--no-secret", help="Let other machines connect without a password, like ComfyUI.")
     ] = False,
 ) -> None:
-    """Simulate ComfyUI without a GPU and models, until Ctrl-C."""
+    """Simulate ComfyUI without a GPU or models, until Ctrl-C."""
     require("simulator")
     from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, slow_from_text
 
@@ -69,7 +69,7 @@ def simulator(
     if not (is_loopback(host) or has_password or no_secret):
         raise ConfigurationError(
             f"Other machines can reach {host}: set {'--api-key' if cloud else 'COMFYRELAY_SIMULATOR_SECRET'}, or allow "
-            "everybody in with --no-secret."
+            "everybody with --no-secret."
         )
     server = Simulator(
         host=host,
@@ -91,7 +91,7 @@ def simulator(
 
 
 def _run(server: Simulator, *, address: str, key: str | None) -> None:
-    """Serve until Ctrl-C. A simulated Comfy Cloud has a key."""
+    """Serve until Ctrl-C. If `key` is given, simulate Comfy Cloud."""
     from comfyrelay.simulator import serve
 
     def print_ready(server: Simulator) -> None:

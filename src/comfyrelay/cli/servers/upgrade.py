@@ -28,15 +28,15 @@ def upgrade(
         bool,
         typer.Option(
             "--no-backup",
-            help="Do not copy SQLite databases first, and upgrade PostgreSQL databases, which you have backed up.",
+            help="Do not copy SQLite databases first, and also upgrade PostgreSQL databases, which you have backed up.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
 ) -> None:
     """Upgrade the central database and all shards to the newest schema.
 
-    Before it, SQLite databases with an older schema are copied into the data folder. PostgreSQL databases with data
-    are upgraded with `--no-backup` only: back them up first.
+    SQLite databases with an older schema are first copied into the data folder. PostgreSQL databases with data are
+    upgraded only with `--no-backup`: back them up first.
     """
     if check:
         _check(no_backup=no_backup, as_json=as_json)

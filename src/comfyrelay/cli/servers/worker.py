@@ -26,7 +26,7 @@ def worker(
         typer.Option(help="Address to serve metrics on. They need no sign-in; 0.0.0.0 shows them to other machines."),
     ] = "127.0.0.1",
 ) -> None:
-    """Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
+    """Take jobs from a server and run them on this machine's ComfyUI, or on Comfy Cloud, until Ctrl-C.
 
     Environment variables configure the worker. API_BASE_URL, FLEET_SECRET and FLEET_SLUG are required, and
     COMFYUI_BASE_URL if ComfyUI is not at http://127.0.0.1:8188. `comfyrelay worker check` reports missing ones.

@@ -1,7 +1,8 @@
 """Sweep axes: the values of one field that a batch combines with its other lists.
 
-An axis is a list of values, or a text. The text has numbers, ranges (`1..8:0.5`) and random numbers of a range (`5 of
-1..8`), separated by commas; for a choice its values or `*`; for a text one value per line. A JSON list always works.
+An axis is a list of values, or a text. The text contains numbers, ranges (`1..8:0.5`) and random numbers from a range
+(`5 of 1..8`), separated by commas; for a choice, its values or `*`; for a text property, one value per line. A JSON
+list always works.
 """
 
 import json
@@ -19,7 +20,7 @@ from comfyrelay.text import excerpt
 
 ALL = "*"
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
-# Longer parts are no numbers, and larger numbers take seconds to compute with.
+# Longer parts are not numbers, and computing with larger numbers takes seconds.
 _MAX_PART, _MAX_EXPONENT = 100, 30
 _RANGE = re.compile(rf"({_NUMBER})\s*\.\.\s*({_NUMBER})(?:\s*:\s*({_NUMBER}))?")
 _RANDOM = re.compile(rf"(\d{{1,9}})\s+of\s+({_NUMBER})\s*\.\.\s*({_NUMBER})(?:\s*:\s*({_NUMBER}))?")
@@ -42,7 +43,7 @@ class SweepAxis:
 
 
 def value_text(value: Any) -> str:
-    """Return a value as labels show it."""
+    """Return a value in the form that labels show."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return excerpt(str(value), length=_VALUE_LENGTH)
@@ -51,7 +52,7 @@ def value_text(value: Any) -> str:
 def read_axes(
     given: Mapping[str, Any], properties: Sequence[Property], *, rng: random.Random | None = None
 ) -> list[SweepAxis]:
-    """Return the axes of a sweep. A key is that of a property, or a role that one property has."""
+    """Return the axes of a sweep. A key is the key of a property, or a role that one property has."""
     found: dict[str, SweepAxis] = {}
     for name, values in given.items():
         prop = _property(name, properties)
@@ -104,7 +105,7 @@ def _parsed(prop: Property, text: str, rng: random.Random) -> Iterable[Any]:
         return choices
     words = {"true": True, "on": True, "false": False, "off": False} if prop.type is PropertyType.BOOLEAN else {}
     by_text = {**{str(choice): choice for choice in choices}, **words}
-    # A value that is no choice is reported with the choices.
+    # The error about an invalid choice lists the choices.
     return [by_text.get(part, part) for part in parts]
 
 
@@ -137,7 +138,7 @@ def _range(prop: Property, start: Decimal | None, end: Decimal | None, step: Dec
 
 
 def _random(prop: Property, found: re.Match[str], rng: random.Random) -> list[int | float]:
-    """Return different numbers of a range, in ascending order."""
+    """Return distinct random numbers from a range, in ascending order."""
     count = int(found[1])
     low, high = sorted(_decimal(prop, found[place]) for place in (2, 3))
     step = _step(prop, _decimal(prop, found[4]) if found[4] else None, smallest=Decimal(1).scaleb(-_RANDOM_DIGITS))
@@ -146,7 +147,7 @@ def _random(prop: Property, found: re.Match[str], rng: random.Random) -> list[in
         raise _too_many(prop)
     if not 1 <= count <= places:
         raise _refusal(prop.key, f"{found[0]}: There are {places:,} different values, so draw 1 to {places:,}.")
-    # `sample` refuses the range of a seed, which has more than 2**63 values.
+    # `sample` refuses the range of seeds, which has more than 2**63 values.
     drawn: set[int] = set()
     while len(drawn) < count:
         drawn.add(rng.randrange(places))

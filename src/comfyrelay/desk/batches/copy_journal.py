@@ -1,7 +1,7 @@
-"""Record which files of the output folder a killed desk may leave behind.
+"""Record the files in the output folder that a killed desk may leave behind.
 
-The database and the output folder cannot change together. So a copy is recorded before it is made, until the database
-names it, and a copy that is deleted with its job is recorded until it is gone.
+The database and the output folder cannot change together. So a new copy is recorded before it is created and until the
+database names it, and a copy that is deleted with its job is recorded until it is gone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from pydantic import BaseModel, ValidationError
 
 from comfyrelay.system import atomic, files
 
-# Downloads for the entry with the rest of the name as its key are in this folder of the output folder.
+# A folder in the output folder with this prefix contains downloads. The rest of its name is the key of their entry.
 TEMPORARY = ".copying-"
 
 
 class JournalEntry(BaseModel):
     """Copies below the output folder that belong to a job, if the database names them as its copies.
 
-    Without `job_id` they belong to the user, and only their temporary files are left behind. `sources` are the objects
-    of new copies, one for each name: files with other content are not ours. `root` is the output folder, as recorded
-    with an attempt.
+    Without `job_id`, they belong to the user, and only their temporary files are leftovers. `sources` are the objects
+    of new copies, one for each name: files with other content are not copies of the desk. `root` is the output folder,
+    as recorded with an attempt.
     """
 
     job_id: str | None = None
@@ -37,7 +37,7 @@ class CopyJournal:
 
     def add(self, key: str, entry: JournalEntry) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A deletion may have a thousand entries, and follows in the same transaction.
+        # A deletion may have a thousand entries. It follows in the same transaction.
         is_durable = bool(entry.sources)
         atomic.write(self._path(key), entry.model_dump_json().encode(), mode=0o600, is_durable=is_durable)
 

@@ -21,14 +21,14 @@ MAX_SEED = 2**64 - 1
 MAX_RANDOM_SEED = 2**53 - 1
 # Default property keys by role.
 ROLES: Mapping[str, str] = MappingProxyType({role: role for role in ("prompt", "negative_prompt", "seed")})
-# The name of a job, and the texts of an axis.
+# Maximum length of a job's label, and of the texts of an axis.
 MAX_LABEL_LENGTH = 200
-# The prompt in it.
+# Maximum length of the prompt in a label.
 _LABEL_LENGTH = 60
 _JOIN = " · "
-# Each item has its own text after a random choice; without wildcards all items share one.
+# With random choices, each item has its own text; without wildcards, all items share one.
 MAX_DRAWN_CHARACTERS = 64 * 1024**2
-# Where the input of an item is kept while lists are combined. No property has this key.
+# The key of an item's input while lists are combined. No property has this key.
 _INPUT = ""
 
 
@@ -65,7 +65,8 @@ class Expansion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _List:
-    """A list to combine. `noun` is for messages: `3 prompts`. `parts` are what each value adds to an item."""
+    """A list to combine. `noun` is for messages: `3 prompts`. `parts` are the entries that each value adds to an
+    item."""
 
     axis: BatchAxis
     noun: str
@@ -88,11 +89,11 @@ def expand(
     wildcards: Wildcards | None = None,
     rng: random.Random | None = None,
 ) -> Expansion:
-    """Combine lists to items, ordered by input, prompt, negative prompt, sweep axis and try. Empty lists are ignored.
+    """Combine lists into items, ordered by input, prompt, negative prompt, sweep axis and try. Empty lists are ignored.
 
-    `pairwise` combines value n of inputs, prompts and sweep axes. `base` holds values of all items, `by_try` those of
-    all items of a try. `roles` maps prompt, negative prompt and seed to the workflow's property keys. `names` are the
-    names of inputs that are ids. With `wildcards`, each item gets a random choice.
+    `pairwise` combines value n of inputs, prompts and sweep axes. `base` holds the values of all items, `by_try` the
+    values of all items of a try. `roles` maps prompt, negative prompt and seed to the workflow's property keys. `names`
+    are the names of inputs that are ids. With `wildcards`, each item gets a random choice.
     """
     swept = {axis.key for axis in sweep}
     for role, is_given in {"prompt": prompts, "negative_prompt": negatives, "seed": seeds is not None}.items():
@@ -151,7 +152,7 @@ def _lists(
     found = [_list(_INPUT, "Input", "inputs", [input_ for input_, _ in inputs], [name for _, name in inputs]), prompt]
     axes = [_list(axis.key, axis.name, f"values of {axis.name}", axis.values, axis.texts) for axis in sweep]
     if mode is Mode.PAIRWISE:
-        # Without a sweep, inputs and prompts are the pair. Otherwise only the given lists are.
+        # Without a sweep, inputs and prompts are paired. Otherwise, only the given lists are paired.
         paired = [list_ for list_ in (*found, *axes) if list_.parts or not sweep]
         return [_paired(paired), *([negative] if negative.parts else [])]
     return [list_ for list_ in (*found, negative, *axes) if list_.parts]
@@ -214,7 +215,7 @@ def _stem(source: Path | str | None, names: Mapping[str, str]) -> str:
 
 def _label(name: str, prompt: Any, values: Iterable[str], *, try_: int | None) -> str:
     text = excerpt(prompt, length=_LABEL_LENGTH) if isinstance(prompt, str) else ""
-    # The try distinguishes items, so it is not cut.
+    # The try distinguishes items, so it is not truncated.
     end = "" if try_ is None else f"try {try_}"
     start = _JOIN.join(filter(None, (name, text, *values)))[: MAX_LABEL_LENGTH - len(_JOIN) - len(end)]
     return _JOIN.join(filter(None, (start, end)))

@@ -13,7 +13,7 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.text import is_storable, natural_key
 
 MAX_PROMPT_BYTES = 16 * 1024 * 1024
-# With number, seed and suffix this stays well below the 255 bytes of a file name.
+# With the number, seed and suffix, a name is still well below the limit of 255 bytes.
 _LABEL_BYTES = 120
 _SEPARATOR = re.compile(r"[\\/]")
 _SUFFIX = re.compile(r"\.?([A-Za-z0-9]{1,10})")
@@ -104,5 +104,5 @@ def _hyphenated(label: str) -> str:
         for char in unicodedata.normalize("NFC", label)
     )
     words = "-".join("".join(chars).split())
-    # `ignore` drops a character that was cut in the middle.
+    # `ignore` drops a character that was truncated in the middle.
     return words.encode()[:_LABEL_BYTES].decode(errors="ignore").strip("-")

@@ -1,4 +1,4 @@
-"""Copy chosen outputs of the gallery into a folder below the output folder."""
+"""Copy selected gallery outputs into a folder below the output folder."""
 
 import asyncio
 import shutil

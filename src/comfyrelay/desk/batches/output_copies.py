@@ -1,6 +1,6 @@
 """Copy outputs to the user's output folder under readable names.
 
-On the disk of the object storage the copy is a hard link and needs no extra space.
+On the disk of the object storage, the copy is a hard link and needs no extra space.
 """
 
 from __future__ import annotations
@@ -52,18 +52,20 @@ class OutputCopies:
         self._names = names
         self.journal = CopyJournal(data_dir / "copies")
         self._umask = umask
-        # A name is free until its file is there, so two jobs that end together must not choose at the same time.
+        # A name is free until its file exists, so two jobs that end together must not choose names at the same time.
         self._putting = asyncio.Lock()
-        # New jobs with a reused output, until the database names the copy.
+        # New jobs with a reused output whose copy the database does not yet name.
         self._unrecorded: set[str] = set()
         self.engine: Engine | None = None
 
     def configure(self, root: Path, *, umask: int | None, names: str) -> None:
-        """Use another folder and other names from now on. Existing copies stay, and are not deleted with their jobs."""
+        """Use another folder and other names from now on. Existing copies are kept, even when their jobs are
+        deleted."""
         self._root, self._umask, self._names = root, umask, names
 
     def recorded(self, root: Path) -> str:
-        """Return an output folder as it is stored: relative in the data folder, which may be restored elsewhere."""
+        """Return the stored form of an output folder: relative if it is in the data folder, which may be restored
+        elsewhere."""
         inside = root.is_relative_to(self._data_dir)
         return root.relative_to(self._data_dir).as_posix() if inside else str(root)
 
@@ -123,7 +125,7 @@ class OutputCopies:
                     await asyncio.to_thread(put_file, source, chosen, umask)
                     copied.append(chosen.relative_to(root).as_posix())
         except (OSError, ComfyRelayError) as error:
-            # Copies that were made stay recorded, so that they are deleted with the job.
+            # Existing copies stay recorded, so that they are deleted with the job.
             lease.about[COPIES] = copied
             if not copied:
                 lease.about.pop(COPIES)
@@ -163,10 +165,10 @@ class OutputCopies:
         return {COPIES: copied, COPIES_ROOT: self.recorded(root)} if copied else None
 
     def forget_recorded(self, job_ids: Iterable[str]) -> None:
-        """Forget the copies of jobs that the database has now."""
+        """Forget the copies of jobs that the database now names."""
         if recorded := self._unrecorded.intersection(job_ids):
             self._unrecorded -= recorded
-            # The next start removes an entry that is left.
+            # The next start removes an entry that remains.
             with suppress(OSError):
                 self.journal.remove([*recorded])
 
@@ -219,7 +221,7 @@ class OutputCopies:
             self.journal.remove([key])
 
     async def _named_copies(self, tenant_id: str, entry: JournalEntry) -> Collection[str]:
-        """Return the copies of an entry that belong to a job of the database, or to the user."""
+        """Return the copies of an entry that belong to a job in the database, or to the user."""
         assert self.engine is not None
         if entry.job_id is None:
             return entry.names
@@ -279,7 +281,7 @@ def remove_copies(root: Path, paths: Iterable[Path]) -> RemovedFiles:
             continue
         removed.append(str(path))
         with suppress(OSError):
-            # Remove the batch folder, if it is empty now.
+            # Remove the batch folder if it is now empty.
             if path.parent != root:
                 path.parent.rmdir()
     return RemovedFiles(removed=removed, not_deleted=not_deleted)
@@ -290,7 +292,7 @@ def _remove_leftover(root: Path, entry: JournalEntry, name: str, source: Path | 
     if not path.parent.resolve().is_relative_to(root.resolve()):
         return
     files.remove(_part_path(path), missing_ok=True)
-    # Never remove a file of the user that has got the name since.
+    # Never remove a user's file that has since taken the name.
     is_ours = not entry.sources or (source is not None and path.is_file() and _has_content_of(source, path))
     if not is_known and is_ours:
         files.remove(path, missing_ok=True)
@@ -316,9 +318,9 @@ def folder_name(wanted: str, *, field: str = "output_folder") -> str:
 def choose_name(source: Path, path: Path, owner: str, saved: Collection[Path]) -> Path:
     """Return the first name that is free or already is this file.
 
-    A file of another job or of a person is never replaced, even if its content is equal. A reused output may be the
-    same file as the copy of another job, so that does not make it a copy of this job. `saved` are the names that
-    this job chose before the desk was killed. A file with such a name is its own, unless the content differs.
+    A file of another job or of the user is never replaced, even if its content is equal. A reused output may be the
+    same file as the copy of another job, so that does not make it a copy of this job. `saved` are the names that this
+    job chose before the desk was killed. A file with such a name belongs to this job, unless its content differs.
     """
     return next(
         name
@@ -348,7 +350,7 @@ def copy_file(
 
 
 def _names(path: Path, owner: str) -> Iterator[Path]:
-    """Yield the wanted name, then names with the owner's id, then names with a counter."""
+    """Yield the preferred name, then names with the owner's id, then names with a counter."""
     yield path
     yield path.with_name(f"{path.stem} {owner}{path.suffix}")
     yield from (path.with_name(f"{path.stem} {owner} ({n}){path.suffix}") for n in count(2))
@@ -385,7 +387,7 @@ def _put(source: Path, path: Path, umask: int | None, *, may_link: bool) -> None
 
 
 def _try_link(source: Path, part: Path) -> bool:
-    """Try to link a file; false on another disk, or on a disk without hard links."""
+    """Try to link a file. Returns `False` on another disk, or on a disk without hard links."""
     try:
         os.link(source, part)
     except OSError:

@@ -14,13 +14,13 @@ from comfyrelay.domain.properties import Property, Role, defaults
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.jobs.submission.seeds import draw_seeds
 
-# Larger counts are not written out.
+# Error messages do not write out larger counts.
 _MAX_SHOWN = 10**9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLists:
-    """The lists of a batch as they are requested. `names` are the names of inputs that are ids."""
+    """The requested lists of a batch. `names` are the names of inputs that are ids."""
 
     inputs: Sequence[Path | str] = ()
     prompts: Sequence[str] = ()
@@ -41,9 +41,10 @@ def plan_items(
     overrides: Mapping[str, Any] | None = None,
     wildcards_folder: Path | None = None,
 ) -> Expansion:
-    """Return the items of a batch. `base` holds values of all items, `overrides` the values of the effect.
+    """Return the items of a batch. `base` holds the values of all items, `overrides` the values of the effect.
 
-    Items of a sweep that give no seed share the random seeds of their try."""
+    Items of a sweep without a given seed share the random seed of their try.
+    """
     roles = roles_of(properties)
     axes = read_axes(lists.sweep, properties)
     values, texts = dict(base), {"prompt": list(lists.prompts), "negative_prompt": list(lists.negatives)}
@@ -64,7 +65,7 @@ def plan_items(
     seeds = seed_plan(properties, lists.seeds, values)
     by_try: list[dict[str, int]] = []
     if axes and seeds is None:
-        # With other seeds, the swept values could not be compared.
+        # With different seeds, the swept values could not be compared.
         fixed = {**values, **{axis.key: axis.values for axis in axes}}
         by_try = [draw_seeds(properties, overrides=overrides or {}, user_input=fixed) for _ in range(lists.tries)]
     return expand(
@@ -79,7 +80,7 @@ def plan_items(
         by_try=by_try,
         roles=roles,
         names=lists.names,
-        # Each combination is a prompt by now, in which an escaped brace is a plain one.
+        # Each combination is now a prompt, in which an escaped brace is a plain brace.
         wildcards=wildcards if lists.wildcards is WildcardMode.RANDOM else None,
     )
 
@@ -98,7 +99,7 @@ def _varies(templates: Sequence[Template]) -> bool:
 def _combinations(templates: Sequence[Template], key: str) -> list[str]:
     count = sum(template.count for template in templates)
     if count > MAX_ITEMS:
-        # Python formats integers of at most 4,300 digits.
+        # Python formats integers with at most 4,300 digits.
         shown = f"{count:,}" if count < _MAX_SHOWN else f"more than {_MAX_SHOWN:,}"
         reason = f"The wildcards have {shown} combinations; a batch has at most {MAX_ITEMS:,} items."
         raise InvalidInput(reason, errors={key: reason})

@@ -1,7 +1,7 @@
 """Find the local files of a job's run.
 
 They are copies of its outputs in the output folder, or files that a script saved. The desk itself records their paths,
-because no worker may name a file on this machine. A request picks a file by number, and files outside of the desk's
+because no worker may name a file on this machine. A request picks a file by number, and files outside the desk's
 folders are ignored.
 """
 
@@ -20,15 +20,15 @@ from comfyrelay.storage.headers import guess_content_type
 SAVED = "outputs"
 # The detail of an attempt with the address of its ComfyUI.
 COMFYUI = "comfyui"
-# These details name files or are shown as links, so they are never accepted over the wire.
+# These details name files or are shown as links, so they are never accepted from a remote worker.
 FILE_DETAILS = (COPIES, COPIES_ROOT, SAVED, COMFYUI)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRunFile:
-    """A file of a run. `place` is the resolved path; it and `size` are `None` if the file is missing.
+    """A file of a run. `place` is the resolved path. `place` and `size` are `None` if the file is missing.
 
-    `output_number` is the number of the output that the file is, if any.
+    `output_number` is set if the file is an output.
     """
 
     path: Path
@@ -56,7 +56,8 @@ def files_of(
 ) -> list[LocalRunFile]:
     """Return the files of the newest attempt with files, within these folders or the output folder of its copies.
 
-    `outputs` describe the job's outputs by number. A file of a script is none if it was left out or its output deleted.
+    `outputs` describe the job's outputs by number. A file of a script is not an output if it was left out or if its
+    output was deleted.
     """
     for attempt in reversed(list(attempts)):
         if saved := (attempt.about or {}).get(SAVED):

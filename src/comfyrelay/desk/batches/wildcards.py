@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 1024**2
 
 @dataclass(frozen=True, kw_only=True)
 class Wildcards:
-    """Reads templates. `folder` has the files; `None` if there are none, as on a server."""
+    """Reads templates. `folder` contains the files; it is `None` without files, as on a server."""
 
     folder: Path | None
     _read: dict[str, Choice] = field(default_factory=dict, repr=False)

@@ -1,1 +1,1 @@
-"""Models that the forms of the desk name."""
+"""Models that users can choose in the desk's forms."""

@@ -1,4 +1,4 @@
-"""Find the model files that a field of a form can name, in the ComfyUIs of the desk."""
+"""Find the model files that a form field can name, on the ComfyUI servers of the desk."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFolder:
-    """The folder of one ComfyUI that a field chooses from, with the files that the field offers."""
+    """A ComfyUI folder that a field chooses from, and the files that the field offers."""
 
     url: str
     name: str
@@ -28,7 +28,8 @@ class ModelFolder:
 
 
 class ModelBrowser:
-    """Every request goes to a ComfyUI of the desk, and names a file that the field offers and ComfyUI lists."""
+    """Finds models. Every request goes to a ComfyUI of the desk, and names a file that the field offers and ComfyUI
+    lists."""
 
     def __init__(self, find_urls: Callable[[], Sequence[str]]) -> None:
         # The URLs may contain passwords.
@@ -37,7 +38,7 @@ class ModelBrowser:
         self._details: dict[tuple[str, str], TimedCache[dict[str, ModelFile]]] = {}
 
     async def files(self, field: Property) -> list[ModelFile]:
-        """Return the files that a field offers. ComfyUIs that do not answer are left out."""
+        """Return the files that a field offers. ComfyUI servers that do not answer are skipped."""
         found: dict[str, ModelFile] = {}
         for folder in await self._folders(field):
             found = {**folder.files, **found}
@@ -52,7 +53,7 @@ class ModelBrowser:
         return picture
 
     async def metadata(self, field: Property, name: str) -> Mapping[str, Any]:
-        """Return the metadata in the file of a model."""
+        """Return the metadata in a model file."""
         async with self._opened(field, name) as (models, folder):
             return await models.metadata(folder.name, name)
 
@@ -108,7 +109,7 @@ def offers(field: Property, name: str) -> bool:
 
 
 def folder_of(field: Property, names: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the folder with the most names of the field, because node definitions do not name the folder."""
+    """Return the folder that contains most names of the field, because node definitions do not name the folder."""
     offered = frozenset(map(str, field.choices or (field.default_value,)))
     counts = {folder: len(offered.intersection(found)) for folder, found in names.items()}
     best = max(counts, key=counts.__getitem__, default=None)
@@ -120,6 +121,6 @@ async def _cached(caches: dict[K, TimedCache[T]], key: K, read: Callable[[], Cor
     try:
         return await cache.get(seconds=CACHE_SECONDS)
     except ComfyError:
-        # The next request asks again.
+        # The next request tries again.
         cache.clear()
         raise

@@ -18,7 +18,7 @@ _THREADS = ThreadPoolExecutor(4, thread_name_prefix="notify")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SendingFailure:
-    """A URL that could not be notified. `url` is safe to show; `url_given` is not."""
+    """A URL that could not be notified. `url` is safe to show, but `url_given` is not."""
 
     url: str
     why: str
@@ -26,7 +26,7 @@ class SendingFailure:
 
 
 class Notifier:
-    """Notifies `urls` of the given events."""
+    """Notifies `urls` about the given events."""
 
     def __init__(
         self, urls: Sequence[str] = (), events: Collection[NotificationEvent] = tuple(NotificationEvent)
@@ -35,7 +35,7 @@ class Notifier:
         self._events = frozenset(events)
 
     async def notify(self, notification: Notification, batch_urls: Sequence[str] = ()) -> list[SendingFailure]:
-        """Notify the configured URLs of their events, and the subscribers of a batch of every outcome."""
+        """Notify the configured URLs about their events, and the subscribers of a batch about every outcome."""
         urls = self._urls if notification.event in self._events else ()
         subscribers = batch_urls if notification.batch_id else ()
         return await self.send(notification.title, notification.body, (*urls, *subscribers))

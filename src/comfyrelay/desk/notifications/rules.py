@@ -1,4 +1,4 @@
-"""Decide which jobs and batches that end cause a notification."""
+"""Decide which ended jobs and batches cause a notification."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,13 +47,13 @@ class NotifiedBatch:
 
 
 class NotificationRules:
-    """Notifies once of each completed or failed job without a batch, of each batch whose last item has ended, of each
-    failure that holds a batch, and of the queue that is empty, or paused while nothing runs."""
+    """Notifies once about each completed or failed job without a batch, each batch whose last item has ended, each
+    failure that holds a batch, and a queue that is empty, or paused while nothing runs."""
 
     def __init__(self) -> None:
-        # The time of the last notification by batch, and under None for the whole queue.
+        # The time of the last notification by batch; the key `None` is the whole queue.
         self._notified_at: dict[str | None, datetime] = {}
-        # By batch, the failure in the last notification that the batch is held.
+        # By batch, the failure in the last notification about a held batch.
         self._held_by: dict[str, str | None] = {}
 
     def of_end(
@@ -81,7 +81,8 @@ class NotificationRules:
         return found
 
     def _is_new(self, about: str | None, job: NotifiedJob, read_at: datetime) -> bool:
-        """Whether no notification covers this job yet. One covers all jobs that ended before its data was read."""
+        """Whether no notification covers this job yet. A notification covers all jobs that ended before its data was
+        read."""
         notified_at = self._notified_at.get(about)
         if notified_at is not None and job.completed_at <= notified_at:
             return False

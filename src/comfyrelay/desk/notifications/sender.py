@@ -1,7 +1,7 @@
 """Send notifications in the background. A failure never affects a job.
 
-A file records until when ended jobs were notified. A desk that was killed before that notifies of the others at its
-next start.
+A file records the end of the last job that was notified. After the desk was killed, its next start sends the
+notifications about later jobs.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class NotificationSender:
         self._has_ended.notify()
 
     async def _find_missed(self, engine: Engine, user: User) -> None:
-        """Notify of the jobs that ended before the desk was killed."""
+        """Send missed notifications about jobs that ended before the desk was killed."""
         until = await asyncio.to_thread(_read, self._state)
         if until is None:
             await self._record(utc_now())
@@ -91,7 +91,7 @@ class NotificationSender:
     async def _run(self, engine: Engine, user: User) -> None:
         while True:
             await self._has_ended.wait()
-            # A job that ended while the missed ones were read is in the list twice.
+            # A job that ended while the missed jobs were read is in the list twice.
             ended, self._ended = list(dict.fromkeys(self._ended)), []
             try:
                 await self._notify(engine, user, ended)
@@ -133,7 +133,7 @@ def _read(state: Path) -> datetime | None:
 
 
 def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
-    """Skip all but the last of several items of a batch that ended together."""
+    """If several items of a batch ended together, skip all but the last."""
     last = {job.batch_id: job.id for job in jobs}
     return (job for job in jobs if job.batch_id is None or last[job.batch_id] == job.id)
 

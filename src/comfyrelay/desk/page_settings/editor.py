@@ -25,8 +25,8 @@ from comfyrelay.settings import Settings
 _Hide = Callable[[str], str]
 _TABLES: Mapping[str | None, type[ArgumentsOnly]] = {None: Settings, DESK: DeskSettings}
 _PASSWORD_FIRST = "Other machines could then reach the desk, so set a password first."
-_WHOLE_PATH = "Write the whole path, which begins at the top folder."
-_UNKNOWN_MASK = "An address with … is not saved any more. Write the whole address, or remove it."
+_WHOLE_PATH = "Write the full path, which begins at the top folder."
+_UNKNOWN_MASK = "An address with … is no longer saved. Write the full address, or remove it."
 # Only this process can compute the digests of secrets that the page sees.
 _MASK_KEY = token_bytes(32)
 _TEST_TITLE, _TEST_BODY = "ComfyRelay", "If you can read this, notifications arrive here."
@@ -37,7 +37,7 @@ class SettingsEditor:
 
     def __init__(self, live: LiveSettings) -> None:
         self._live = live
-        # The values of this start, for settings that apply after a restart.
+        # The values at this start, for settings that apply after a restart.
         self._started = {setting.name: self._running(setting) for setting in PAGE_SETTINGS}
         self._lock = asyncio.Lock()
 
@@ -46,7 +46,7 @@ class SettingsEditor:
         return has_password(self._live.settings.data_dir)
 
     async def show(self, warnings: Mapping[str, str]) -> list[DeskSetting]:
-        """Return the settings. `warnings` are sentences by the name of a setting."""
+        """Return the settings. `warnings` contains sentences by setting name."""
         return await asyncio.to_thread(self._list, warnings)
 
     async def save(self, values: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class SettingsEditor:
         return [NotificationTestResult(url=_masked(url), problem=reasons.get(url)) for url in wanted]
 
     async def set_password(self, password: str) -> None:
-        """Set the password of the page. Sessions of an earlier password end."""
+        """Set the password of the page. Sessions with the previous password end."""
         await asyncio.to_thread(set_password, self._live.settings.data_dir, password)
 
     async def remove_password(self) -> None:
@@ -159,11 +159,11 @@ class SettingsEditor:
                 case SettingSource.COMMAND_LINE:
                     yield (
                         name,
-                        "The command line gives this. Start the desk without that option to change it here.",
+                        "This is set on the command line. Start the desk without that option to change it here.",
                     )
 
     def _known_urls(self, in_file: Mapping[str, Any], key: str) -> list[str]:
-        """Return the addresses that the page may show: saved in the file, which may be newer, and running."""
+        """Return the addresses that the page may show: those in the file, which may be newer, and those in use."""
         saved, _ = check_values(DeskSettings, own_values(in_file, DESK))
         return [url for desk in (saved, self._live.desk) if desk is not None for url in getattr(desk, key)]
 
@@ -303,14 +303,14 @@ def _unmask(urls: Sequence[str], known: Sequence[str], hide: _Hide = without_sec
 
 
 def _hiding(setting: PageSetting) -> _Hide | None:
-    """Return the function that hides the secrets in addresses of this setting, if they may have any."""
+    """Return the function that hides secrets in addresses of this setting, or `None` if they contain no secrets."""
     if setting.is_secret:
         return without_secrets
     return without_password if setting.key == "comfyui_url" else None
 
 
 def _masked(url: str, hide: _Hide = without_secrets) -> str:
-    """Return an address without secrets. A digest tells apart two addresses of one service."""
+    """Return an address without secrets. A digest distinguishes two addresses of one service."""
     shown = hide(url)
     if shown == url or _is_masked(url):
         return url

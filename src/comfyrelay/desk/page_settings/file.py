@@ -1,4 +1,4 @@
-"""Change values in the configuration file, and keep its comments and order."""
+"""Change values in the configuration file, keeping its comments and order."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ def change_values(document: tomlkit.TOMLDocument, table: str | None, changes: Ma
         if value is None:
             place.pop(key, None)
         else:
-            # A new value before all tables is written before the first table.
+            # A new top-level value is written before the first table.
             place[key] = value
 
 

@@ -17,11 +17,11 @@ class LiveSettings:
     desk: DeskSettings
     # The configuration file, which may not exist yet.
     file: Path
-    # Names of settings that the command line gives.
+    # Names of settings from the command line.
     options: frozenset[str] = frozenset()
-    # Names of settings that only the next start of this desk applies, although others apply them at once.
+    # Names of settings that this desk applies only at its next start, although such changes normally apply at once.
     fixed: frozenset[str] = frozenset()
-    # The user's umask, if the process has another.
+    # The user's umask, if the process has a different one.
     umask: int | None = None
     # Called after a change.
     listeners: list[Callable[[], None]] = field(default_factory=list)

@@ -15,7 +15,7 @@ _WITHOUT_MARKDOWN = str.maketrans("", "", "`*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageSetting:
-    """A setting on the page. `is_live`: a change applies at once; the others apply after a restart."""
+    """A setting on the page. `is_live`: a change applies at once, and not only after a restart."""
 
     table: str | None
     key: str
@@ -39,7 +39,8 @@ class PageSetting:
 
     @property
     def description(self) -> str:
-        """The sentence about the setting, without Markdown. Only the environment separates values by commas."""
+        """The sentence about the setting, without Markdown and without `comma-separated`, which concerns only the
+        environment."""
         text = (self.model.model_fields[self.key].description or "").removeprefix("comma-separated: ")
         text = text.translate(_WITHOUT_MARKDOWN)
         return f"{text[:1].upper()}{text[1:]}."
@@ -89,6 +90,8 @@ PAGE_SETTINGS = (
     _server("port", "Access", "Port", SettingKind.NUMBER),
     _desk("allowed_hosts", "Access", "Allowed host names", SettingKind.LIST, is_live=True),
     _desk("keep_outputs_days", "Kept for", "Days until outputs are deleted", SettingKind.NUMBER, is_live=True),
-    _server("unused_upload_hours", "Kept for", "Hours until unused uploads go", SettingKind.NUMBER, is_live=True),
+    _server(
+        "unused_upload_hours", "Kept for", "Hours until unused uploads are deleted", SettingKind.NUMBER, is_live=True
+    ),
 )
 BY_NAME = {setting.name: setting for setting in PAGE_SETTINGS}

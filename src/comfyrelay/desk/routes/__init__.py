@@ -15,7 +15,7 @@ ROUTERS = lazy_routers(
         "scripts": "/api/desk/script",
         "settings": "/api/desk",
         "desk": "/api/desk",
-        # Its routes have no common prefix.
+        # The routes of this router have no common prefix.
         "sessions": "",
     },
 )

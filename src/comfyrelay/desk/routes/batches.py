@@ -72,10 +72,10 @@ class BatchPlan:
 async def add_batch(
     body: NewDeskBatch, request: Request, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[Batch]:
-    """Create a batch: all inputs × prompts × negative prompts × sweep axes × tries, or value n of each list."""
+    """Create a batch of all inputs × prompts × negative prompts × sweep axes × tries, or of value n of each list."""
     refuse_urls_of_guest(request, *body.notify_urls)
     engine = context.engine
-    # The digest is of the request, because seeds and copies differ each time.
+    # Digest the request rather than the items, because seeds and copies differ each time.
     request_digest = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))
     if body.idempotency_key is not None:
         known = await engine.jobs.batches.find_known(
@@ -117,7 +117,7 @@ async def plan_of(body: NewDeskBatch, request: Request, state: DeskState, contex
     )
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
     if is_script and body.input_file_ids:
-        raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
+        raise InvalidInput(errors={"input_file_ids": "A script takes folders: set them in input_subdir."})
     # A script reads its folder itself.
     inputs = list(body.folders) if is_script else await _inputs(body, state)
     presets = engine.catalogue.presets
@@ -136,7 +136,7 @@ async def plan_of(body: NewDeskBatch, request: Request, state: DeskState, contex
         wildcards=body.wildcards,
         names=names,
     )
-    # In a thread, because it may read files and expands up to 10,000 items.
+    # In a thread, because planning may read files and expands up to 10,000 items.
     expanded = await asyncio.to_thread(
         plan_items,
         lists,

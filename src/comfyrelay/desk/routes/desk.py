@@ -26,7 +26,7 @@ router = Router(prefix="/api/desk", tags=["desk"])
 
 @router.get("/checks", responses=error_responses(401))
 async def checks(state: DeskStateOf, _user: CurrentUser) -> Answer[CheckResults]:
-    """Run the checks of `comfyrelay doctor` for this desk. That takes a moment."""
+    """Run the checks of `comfyrelay doctor` for this desk. This takes a moment."""
     found = [result async for result in state.examine()]
     path = state.live.file
     return Answer(data=CheckResults.of(configuration=path if path.is_file() else None, items=found))

@@ -40,9 +40,9 @@ HEAD_BYTES = 64 * 1024
 async def estimate(
     body: wire.NewDeskBatch, request: Request, state: DeskStateOf, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Estimate]:
-    """Estimate this batch without adding or copying anything. It fails if the real request would fail."""
+    """Estimate this batch without adding or copying anything. The request fails if the real request would fail."""
     plan = await plan_of(body, request, state, context, user)
-    # Files of the input folder are not stored yet, so they are named by path.
+    # Files in the input folder are not stored yet, so their paths are their names.
     files = {input_: str(input_) for input_ in plan.inputs}
     wanted = EstimateRequest(
         tenant_id=user.tenant_id,

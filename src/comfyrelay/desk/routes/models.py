@@ -1,4 +1,4 @@
-"""Models that a field of a form can name, with their pictures and trigger words."""
+"""Models that a form field can name, with their pictures and trigger words."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -54,7 +54,7 @@ BrowserOf = Annotated[ModelBrowser, Depends(_browser)]
 
 @router.get("", responses=error_responses(401, 404, 422, 503))
 async def models(field: Field, browser: BrowserOf, _user: CurrentUser) -> Answer[Items[wire.Model]]:
-    """Return the models that a field offers. A ComfyUI that does not answer is left out."""
+    """Return the models that a field offers. ComfyUI servers that do not answer are skipped."""
     return Answer(
         data=Items(
             items=[

@@ -27,7 +27,7 @@ from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api/desk", tags=["desk"])
-# The lists of the user API have the rest.
+# The lists of the user API contain the rest.
 MAX_WAITING = 200
 MAX_WORKERS = 100
 ONLINE = (WorkerState.IDLE, WorkerState.BUSY)
@@ -53,7 +53,8 @@ async def now(state: DeskStateOf, context: ContextOf, user: CurrentUser) -> Answ
 
 @router.get("/unreachable-comfyui", responses=error_responses(401))
 async def unreachable_comfyui(state: DeskStateOf, _user: CurrentUser) -> Answer[wire.UnreachableComfyui]:
-    """Return why ComfyUI servers are unreachable. The page polls this, so it does not query the database."""
+    """Return the reasons why ComfyUI servers are unreachable. The page polls this, so it does not query the
+    database."""
     return Answer(data=wire.UnreachableComfyui.of(comfyui_unreachable=list(state.comfyui_unreachable())))
 
 
@@ -63,13 +64,14 @@ async def unreachable_comfyui(state: DeskStateOf, _user: CurrentUser) -> Answer[
     responses={200: {"description": "An image", "content": {"image/png": {}}}, **error_responses(401)},
 )
 async def sample(_user: CurrentUser) -> Response:
-    """Return an image for a first job."""
+    """Return a sample image for a first job."""
     return Response(sample_image(), media_type="image/png")
 
 
 @router.get("/files/{file_id}/workflow", responses=error_responses(401, 404, 422, 503))
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[EmbeddedWorkflow]:
-    """Return the workflow that ComfyUI embedded in an uploaded file: as it ran, otherwise as the editor saved it."""
+    """Return the workflow that ComfyUI embedded in an uploaded file: the graph that ran, or else the editor's
+    workflow."""
     file = await context.engine.jobs.uploads.find_file(user, file_id)
     return Answer(data=await context.engine.catalogue.embedded_workflows.read(file.path))
 
@@ -112,7 +114,7 @@ async def about_job(
     responses={
         200: {"description": "The file", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
         206: {"description": "A part of it"},
-        416: {"description": "There is no such part"},
+        416: {"description": "The range is outside the file"},
         **error_responses(401, 404, 422, 503),
     },
 )
@@ -142,8 +144,8 @@ async def run_file(
     },
 )
 async def workflow_of(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Response:
-    """Return the workflow with the values of a job, as a file that ComfyUI opens: as its author laid it out, if it was
-    added as an editor file."""
+    """Return the workflow with the values of a job, as a file that ComfyUI opens. A workflow that was added as an
+    editor file keeps its layout."""
     jobs = context.engine.jobs
     name = (await jobs.views.job_record(user.tenant_id, job_id)).label or job_id
     workflow = await jobs.job_workflows.filled(user.tenant_id, job_id)

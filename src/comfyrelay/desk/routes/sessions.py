@@ -19,7 +19,7 @@ from comfyrelay.server.user.accounts import begin_session
 from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, opened_page, sign_in_page
 
 router = APIRouter(route_class=BodyRoute)
-WRONG = "That is not the password."
+WRONG = "The password is wrong."
 TOO_MANY = "Too many attempts. Wait a minute, then try again."
 
 

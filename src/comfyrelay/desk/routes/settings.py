@@ -22,7 +22,7 @@ from comfyrelay.server.http.routing import Router
 router = Router(prefix="/api/desk", tags=["desk"])
 
 
-# The editor is created with the first request, because most desks start without it.
+# The editor is created by the first request, because most desks run without it.
 async def _editor(request: Request, state: DeskStateOf) -> SettingsEditor:
     editor: SettingsEditor | None = getattr(request.app.state, "settings_editor", None)
     if editor is None:
@@ -55,23 +55,23 @@ async def put_settings(
 
 @router.put("/password", responses=error_responses(401, 403, 422))
 async def put_password(body: wire.PutPassword, editor: EditorOf, _user: CurrentUser) -> Answer[wire.PasswordState]:
-    """Set the password for other machines. Sessions of an earlier password end."""
+    """Set the password for other machines. Sessions with the previous password end."""
     await editor.set_password(body.password)
-    return Answer(data=wire.PasswordState(has_password=True), message="The password is set.")
+    return Answer(data=wire.PasswordState(has_password=True), message="The password was set.")
 
 
 @router.delete("/password", responses=error_responses(401, 403, 409))
 async def delete_password(editor: EditorOf, _user: CurrentUser) -> Answer[wire.PasswordState]:
     """Remove the password. 409 while other machines can reach the desk."""
     await editor.remove_password()
-    return Answer(data=wire.PasswordState(has_password=False), message="The password is removed.")
+    return Answer(data=wire.PasswordState(has_password=False), message="The password was removed.")
 
 
 @router.post("/notifications/test", status_code=status.HTTP_200_OK, responses=error_responses(401, 403, 422))
 async def send_test(
     body: wire.NotificationTest, editor: EditorOf, _user: CurrentUser
 ) -> Answer[Items[wire.NotificationTestResult]]:
-    """Send a test notification to each address. That takes a moment."""
+    """Send a test notification to each address. This takes a moment."""
     return Answer(data=Items(items=await editor.test(body.urls)))
 
 
@@ -85,7 +85,7 @@ async def folders(
 
 @router.post("/folders", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 404, 409, 422))
 async def add_folder(body: wire.NewFolder, _user: CurrentUser) -> Answer[wire.FolderList]:
-    """Create a folder in a folder of the desk's machine, unless it exists, and list what is in it."""
+    """Create a folder in a folder of the desk's machine unless it exists, and list its content."""
     return Answer(data=await create_folder(body.path))
 
 
@@ -98,8 +98,8 @@ async def add_phone_link(request: Request, state: DeskStateOf, _user: CurrentUse
 
 
 def _reachable_url(request: Request, state: DeskState) -> str:
-    """Return the address at which a phone reaches the desk: the one of this page, unless it was opened on the desk's
-    machine."""
+    """Return the address at which a phone reaches the desk: the address of this page, unless the page was opened on the
+    desk's machine."""
     if not is_loopback(request.url.hostname or ""):
         return f"{request.url.scheme}://{request.url.netloc}"
     url = url_elsewhere(state.live.settings)

@@ -40,12 +40,12 @@ from comfyrelay.errors import (
 )
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 
-# The share of the template's steps by profile: few for a draft, all for the final result.
+# The share of the template's steps by profile: few steps for a draft, all for the final result.
 PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}
 _STEPS = ("steps", "start_at_step", "end_at_step")
-# After these errors the next item would fail as well.
+# After these errors, the next item would fail as well.
 _FATAL = (GraphRefused, NotInstalled, RunInterrupted, ServerRefused, ServerUnreachable)
-# Progress is logged after this much progress or time.
+# Minimum progress and time between logged progress lines.
 _LOG_PROGRESS = 0.1
 _LOG_SECONDS = 10.0
 
@@ -73,7 +73,7 @@ class BatchOptions:
 async def run_batch(comfy: ComfyClient, options: BatchOptions, *, write: Write, write_temporary: Write | None) -> int:
     """Run all items. Returns the number of failures.
 
-    `write_temporary` writes lines that the next one may replace. Without it, progress is logged now and then.
+    `write_temporary` writes lines that the next line may replace. Without it, progress is logged occasionally.
     """
     graph = _with_profile(load_graph(options.template), options.profile)
     for (node, name), value in options.changes.items():
@@ -96,7 +96,7 @@ async def run_batch(comfy: ComfyClient, options: BatchOptions, *, write: Write, 
 
 
 class _Template:
-    """A graph, and the inputs of its nodes that each property sets."""
+    """A graph, and the node inputs that each property sets."""
 
     def __init__(self, graph: Graph, described: DescribedWorkflow) -> None:
         self._graph = graph

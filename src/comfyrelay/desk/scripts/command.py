@@ -20,7 +20,7 @@ from comfyrelay.text import is_storable, natural_key
 
 # Linux limits an argument to 128 KiB.
 MAX_TEXT_BYTES = 100_000
-# A job's own fields set these options. They cannot be repeated, because most scripts use the last value.
+# A job's own fields set these options. Jobs cannot repeat them, because most scripts use the last value.
 FIELD_OPTIONS = (
     "--wait",
     "--profile",
@@ -45,7 +45,7 @@ class ScriptSettings(BaseModel):
 
     python: Folder = Field(Path(sys.executable), description="the Python that runs the script")
     script: Folder | None = Field(None, description="the script; if not set, `comfyrelay batch-i2v`")
-    working_folder: Folder = Field(Path(), description="the folder that the script is started in")
+    working_folder: Folder = Field(Path(), description="the working folder of the script")
     input_folder: Folder = Field(Path("input"), description="the folder that contains --input-subdir")
     template_folder: Folder = Field(Path("templates"), description="the folder with the graphs for --template-api")
     output_folder: Folder | None = Field(
@@ -54,9 +54,9 @@ class ScriptSettings(BaseModel):
     )
     profiles: list[Profile] = Field(["look-dev", "medium", "production"], description="the values of --profile")
     default_profile: str | None = Field(
-        None, description="the profile of a job without one; if not set, the first profile"
+        None, description="the profile of jobs that choose none; if not set, the first profile"
     )
-    arguments: list[str] = Field([], description="arguments of every call, before the arguments of the job")
+    arguments: list[str] = Field([], description="arguments of every run, before the arguments of the job")
     extra_options: dict[str, str] = Field(
         {"--seed": "[0-9]{1,20}"},
         description="options that a job may add → regular expression for their value; empty for a switch",
@@ -173,7 +173,7 @@ def _field_options(settings: ScriptSettings, job: ScriptJob) -> Iterator[str]:
 
 
 def _option(name: str, value: str) -> list[str]:
-    # A value that looks like an option must be part of the same argument.
+    # A value that looks like an option must be in the same argument as its option.
     return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 

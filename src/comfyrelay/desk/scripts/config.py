@@ -22,7 +22,7 @@ _VALUES = {"{{INPUT}}": SAMPLE_NAME, "{{FRAMES}}": 24}
 
 
 def load_script_table(data_dir: Path | None = None) -> dict[str, Any] | None:
-    """Read the table, from the file only, because it names programs to run."""
+    """Read the table from the file only, because it names programs to run."""
     return load_table("desk", "script", data_dir=data_dir)
 
 

@@ -1,11 +1,11 @@
-"""Recognise the texts that a script was given in its output. They may contain anything, and must not be parsed."""
+"""Recognize given texts in a script's output. They may contain anything and must not be parsed."""
 
 import json
 import re
 from collections.abc import Iterable
 
-# The minimum length of a match. Shorter matches would include the script's own words; longer ones would miss text that
-# was cut or wrapped.
+# The minimum length of a match. A lower limit would match the script's own words; a higher one would miss text that was
+# truncated or wrapped.
 MIN_MATCH = 12
 _SPACE = re.compile(r"\s+")
 
@@ -45,12 +45,12 @@ def _one_line(text: str) -> str:
 
 
 def _forms(text: str) -> set[str]:
-    """Return the text as it is, as one line, and as JSON and Python write it."""
+    """Return the text unchanged, as one line, and in the notations of JSON and Python."""
     return {text, _one_line(text), json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)}
 
 
 def _lowered(text: str) -> str:
-    """Return the text in lower case with the same positions: a character that would become two stays."""
+    """Return the text in lower case with the same length: a character that would become two is not changed."""
     if text.isascii():
         return text.lower()
     return "".join(lower if len(lower := char.lower()) == 1 else char for char in text)

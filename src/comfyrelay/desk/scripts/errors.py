@@ -14,7 +14,7 @@ from comfyrelay.error_text import FALLBACK, user_sentence
 
 _MAX_OBJECT_LENGTH = 200_000
 _MAX_ATTEMPTS = 50
-# The script has handled errors before these lines.
+# The script has handled errors that precede these lines.
 _LAST_LINES = 100
 NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
 # ComfyUI's log of a refused graph: the nodes with their problems, then the response.
@@ -38,7 +38,7 @@ _PREFIX = re.compile(r"^[\W\d]*(?:fatal |critical )?(?:error|failed|failure|exce
 
 
 def error_sentence(output: str, exit_code: int) -> str:
-    """Reduce the output of a script with this exit code to one sentence; never empty."""
+    """Reduce the output of a script with this exit code to one sentence, which is never empty."""
     with suppress(ValueError):
         name = signal.Signals(exit_code - 128).name
         advice = " The machine may have run out of memory." if name == "SIGKILL" else ""
@@ -96,7 +96,7 @@ def _from_line(output: str, exit_code: int) -> str:
 
 
 def _raised(lines: list[str]) -> tuple[str, str] | None:
-    """Return the class and the message of the last exception, if there is a traceback."""
+    """Return the class and message of the last exception if there is a traceback."""
     starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     for line in lines[starts[-1] + 1 :] if starts else ():
         # Frames are indented. Later lines belong to the exception or to other output.

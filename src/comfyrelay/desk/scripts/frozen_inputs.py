@@ -1,6 +1,6 @@
 """Freeze the template, inputs and arguments of a script job, so that a later run does not depend on changes.
 
-A job uses the original files while they are unchanged, and the frozen copies otherwise. Copies of inputs are in a
+A job uses the original files while they are unchanged, and otherwise the frozen copies. Copies of inputs are in a
 hidden folder next to the originals, because a script resolves `--input-subdir` itself.
 """
 
@@ -21,7 +21,7 @@ from comfyrelay.system import atomic, files
 
 # The folder of frozen copies in the input folder.
 HIDDEN = ".comfyrelay"
-# Newer copies are kept, because their job may not be in the queue yet.
+# Copies newer than this are kept, because their job may not be in the queue yet.
 MIN_AGE_SECONDS = 3600.0
 
 
@@ -69,7 +69,7 @@ class FrozenInputs:
         return settings, job.model_copy(update={"input_subdir": folder.relative_to(settings.input_folder).as_posix()})
 
     def sweep(self, used: Collection[str]) -> None:
-        """Delete all files that no job can need."""
+        """Delete all files that no job can use."""
         needed = {part for name in used for part in name.split("-")}
         newest = time.time() - MIN_AGE_SECONDS
         for root in (self._folder, self._inputs):
@@ -103,7 +103,7 @@ class FrozenInputs:
             os.utime(target)
             return
         root = self._settings.input_folder / job.input_subdir
-        # The folder appears complete or not at all.
+        # The folder becomes visible only when it is complete.
         part = target.with_name(f"{atomic.PART_PREFIX}{uuid4().hex}")
         try:
             (part / _name(job)).mkdir(parents=True)

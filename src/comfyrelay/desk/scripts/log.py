@@ -17,7 +17,7 @@ _END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line, or a part of a very long one that `continues`. In a terminal, the next line replaces one that
+    """A line, or a part of a very long line that `continues`. In a terminal, the next line replaces a line that
     `is_overwritten`."""
 
     text: str
@@ -35,7 +35,7 @@ class Lines:
 
     @property
     def unfinished(self) -> str:
-        """The next line, which is incomplete."""
+        """The next line, which is still incomplete."""
         return printable(self._rest)
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[Line]:
@@ -52,7 +52,7 @@ class Lines:
 
     def _line(self, text: str, end: str) -> Iterator[Line]:
         is_overwritten = end == "\r"
-        # A `\r` before a line, as in progress bars, overwrites nothing.
+        # A `\r` at the start of a line, as in progress bars, overwrites nothing.
         is_empty = not text and (is_overwritten or self._is_after_return)
         self._is_after_return = is_overwritten
         if is_empty:
@@ -64,7 +64,7 @@ class Lines:
 
 
 class BoundedLog:
-    """A log file of at most `max_bytes`. Of a longer log, the middle is omitted."""
+    """A log file of at most `max_bytes`. The middle of a longer log is omitted."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
         self._path = path

@@ -15,7 +15,7 @@ MAX_FILES = 10_000
 TAIL_CHARACTERS = 256 * 1024
 # Only the start of a line is parsed, because the regular expressions are slow, and progress appears there.
 _MAX_PARSED = 2_000
-# The clock of a file system may be coarser than ours, or slightly late.
+# The clock of a file system may be coarser than the clock of this process, or slightly late.
 _CLOCK_TOLERANCE_SECONDS = 2.0
 
 _OF = r"(\d{1,6})\s*(?:/|\bof\b)\s*(\d{1,6})"
@@ -58,7 +58,7 @@ class ScriptProgress:
 
 
 class OutputParser:
-    """Parses lines in bounded memory. `texts` were passed to the script, which may echo them."""
+    """Parses lines in bounded memory. `texts` are the texts that the script was given and may echo."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._echo = Echo(texts)
@@ -87,7 +87,7 @@ class OutputParser:
         return self._progress(own)
 
     def progress(self, text: str) -> ScriptProgress | None:
-        """Return the progress in the beginning of a line, if any."""
+        """Return the progress at the beginning of a line, if any."""
         return self._progress(self._echo.without(text[:_MAX_PARSED]))
 
     def _progress(self, text: str) -> ScriptProgress | None:
@@ -124,7 +124,7 @@ class OutputParser:
 
 
 def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence[Path], since: float) -> list[Path]:
-    """Return the files in these folders that the lines name and that were written since, each once.
+    """Return each file in these folders that a line names and that was written since the given time.
 
     ComfyUI skips cached work, so an older file counts if the script says that it was saved.
     """
@@ -133,7 +133,7 @@ def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence
 
 
 def new_media(folder: Path, *, since: float) -> list[Path]:
-    """Return the media files below a folder that were written since, oldest first."""
+    """Return the media files below a folder that were written since the given time, oldest first."""
     media = (path for path in folder.rglob("*") if path.suffix.lower() in MEDIA_SUFFIXES)
     found = [path for path in media if _is_new(path, since) and _is_inside(path, [folder])]
     return sorted(found, key=lambda path: path.stat().st_mtime)
@@ -162,7 +162,7 @@ def _is_new(path: Path, since: float) -> bool:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Yield possible paths in a line, most likely first. The caller uses the first that exists."""
+    """Yield possible paths in a line, most likely first. The caller uses the first path that exists."""
     saved = _SAVED.search(text)
     rest = text[saved.end() :] if saved else text.strip()
     rest = rest[between.end() :] if (between := _BETWEEN.match(rest)) else rest

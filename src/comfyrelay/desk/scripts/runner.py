@@ -30,7 +30,8 @@ class ScriptResult:
     """The result of a script.
 
     `exit_code` is 128 + signal for a killed script. `error` is `None` for exit code 0, or if the script was stopped.
-    `outputs` are the files that the script named and wrote in its folders. `seed` is the last seed that it named.
+    `outputs` are the files that the script named and wrote in its folders. `seed` is the last seed that the script
+    named.
     """
 
     exit_code: int | None
@@ -41,8 +42,8 @@ class ScriptResult:
 
 
 class ScriptRunner:
-    """Runs scripts. `environment` has variables that only the desk knows, such as ComfyUI's URL. `umask` overrides the
-    umask of the process."""
+    """Runs scripts. `environment` contains variables that only the desk knows, such as ComfyUI's URL. `umask` overrides
+    the umask of the process."""
 
     def __init__(
         self, settings: ScriptSettings, *, environment: Mapping[str, str] | None = None, umask: int | None = None
@@ -60,14 +61,14 @@ class ScriptRunner:
         on_stopped: OnStopped = lambda _result: None,
         log_path: Path,
     ) -> ScriptResult:
-        """Run a script to its end. Cancelling stops it and all its processes, first with SIGTERM, then SIGKILL.
+        """Run a script to its end. Cancellation stops all its processes, first with SIGTERM, then with SIGKILL.
 
         The script waits while `on_line` and `on_progress` run. `on_stopped` gets the result of a cancelled script.
         `log_path` gets the command and its output, up to the configured size.
         """
         await asyncio.to_thread(check_settings, self._settings)
         argv = await asyncio.to_thread(command_of, self._settings, job)
-        # Prompts may be long, and all their parts are indexed.
+        # In a thread: prompts may be long, and all their parts are indexed.
         parser = await asyncio.to_thread(OutputParser, [job.positive, job.negative or ""])
         started_at = time.time()
         with BoundedLog(log_path, max_bytes=self._settings.max_log_bytes) as log:
@@ -117,8 +118,8 @@ class ScriptRunner:
             output.exit_code = child.exit_code
 
     def _variables(self) -> dict[str, str]:
-        # The environment of the desk may contain database passwords and fleet secrets.
-        # Our settings ignore case.
+        # The environment of the desk may contain database passwords and fleet secrets. ComfyRelay's settings ignore
+        # case.
         inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
         return {**inherited, **_PYTHON, **self._environment, **self._settings.environment}
 

@@ -39,7 +39,7 @@ MAX_LINES_PER_SECOND = 100
 MAX_LINES = 20_000
 MAX_LOG_FILES = 1000
 CHUNK_BYTES = 1024 * 1024
-# The detail with the prompts that were in ComfyUI's queue before the script started. They are not the script's.
+# The detail with the prompts that were in ComfyUI's queue before the script started, which do not belong to the script.
 QUEUED_BEFORE = "_queue_before"
 # A shorter prompt may be part of another prompt by chance.
 MIN_PART_LENGTH = 8
@@ -108,7 +108,7 @@ class ScriptServer:
         if not is_script(held.lease.graph):
             return await self._comfy.unfinished_prompts(held)
         if not held.runs:
-            # The script had not started. Another script may have sent equal texts.
+            # The script had not started, so another script may have sent equal texts.
             return []
         # A script does not name its lease, but it sends the prompt that it was given.
         positive = str(values_in(held.lease.graph).get("positive") or "").strip()
@@ -127,7 +127,7 @@ class ScriptServer:
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
         argv = await asyncio.to_thread(command_of, settings, job)
-        # Reported first, so that the log always shows the command.
+        # Report the command first, so that the log always shows it.
         on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), QUEUED_BEFORE: sorted(before)}))
         lines.write(f"$ {shlex.join(argv)}")
         if (settings, job) != (self._settings, added):
@@ -173,7 +173,7 @@ class ScriptServer:
             watching.cancel()
 
     async def _logged_refusal(self) -> str | None:
-        """Return why ComfyUI refused the last graph, by its log. Not every server has one."""
+        """Return the reason from ComfyUI's log why it refused the last graph. Not every server has a log."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 return refusal_in_log(await self.log_lines())
@@ -184,7 +184,7 @@ class ScriptServer:
         folder = self._settings.output_folder
         if result.outputs or result.exit_code or folder is None:
             return result.outputs
-        # The script did not name its files, but its folder is known.
+        # The script did not name its files, but its output folder is known.
         return await asyncio.to_thread(new_media, folder, since=started_at)
 
     async def _report_prompts(self, before: set[str], on_event: EventListener) -> None:
@@ -206,7 +206,8 @@ class ScriptServer:
 
     async def _prompts_since(self, before: set[str]) -> dict[str, Prompt]:
         found = await self._comfy.prompts()
-        # A prompt with a workflow is from ComfyUI's editor, so from a person. Prompts of the desk are marked.
+        # A prompt with a workflow is from ComfyUI's editor, and therefore from a person. Prompts of the desk are
+        # marked.
         return {
             prompt_id: prompt
             for prompt_id, prompt in found.items()

@@ -26,11 +26,11 @@ CLASS_TYPE = "ComfyRelayScript"
 NODE_ID = "script"
 # A property may have this many choices.
 MAX_CHOICES = 1000
-# All items of a batch name the same folder, so it is read only once.
+# All items of a batch use the same folder, so it is read only once.
 CHECK_VALID_SECONDS = 5.0
 
 _KEYS = ("positive", "negative", "input_subdir", "template", "profile", "tries", "randomize_seed", "extra_args")
-# The name of the frozen inputs. Only the desk sets it.
+# The value with the name of the frozen inputs, which only the desk sets.
 SNAPSHOT = "snapshot"
 _PLACEHOLDERS = {key: f"{{{{SCRIPT_{key.upper()}}}}}" for key in (*_KEYS, SNAPSHOT)}
 GRAPH: Graph = {

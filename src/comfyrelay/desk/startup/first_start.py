@@ -22,8 +22,8 @@ FLEET = "desk"
 LOCAL_EMAIL = "desk@localhost"
 # A desk has no other tenants to protect.
 NO_LIMIT = 1_000_000
-# Values by role, and for scripts by key. Video models take 4 n + 1 frames. Sizes would distort images of another shape,
-# so they are omitted.
+# Values by role, and for scripts by key. Video models take 4 n + 1 frames. Sizes are omitted, because they would
+# distort images of another shape.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "look-dev": {"steps": 8, "length": 33, "megapixels": 0.25, "profile": "look-dev"},
     "medium": {"steps": 16, "length": 49, "megapixels": 0.5, "profile": "medium"},
@@ -66,7 +66,8 @@ async def prepare_databases(engine: Engine, script: ScriptSettings | None) -> tu
     await engine.databases.upgrade()
     user, is_new = await create_initial_data(engine, engine.settings)
     if not (engine.settings.data_dir / SECRET_FILE).exists():
-        # The owner has deleted it, because others may know it. They may have created sessions and tokens with it.
+        # The owner has deleted the secret, because others may know it. They may have created sessions and tokens with
+        # it.
         await engine.accounts.sign_in.revoke_all(user)
     await Password(engine.settings.data_dir).end_outdated_sessions(engine.accounts.sign_in, user)
     await update_script_workflow(engine, user, script)

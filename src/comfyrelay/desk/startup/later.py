@@ -1,4 +1,4 @@
-"""Modules that a desk imports when its page answers already, because they take a third of its start."""
+"""Modules that a desk imports once its page answers, because importing them takes a third of the startup time."""
 
 import asyncio
 from importlib import import_module
@@ -8,5 +8,5 @@ LaterModule = Literal["comfyrelay.simulator", "comfyrelay.worker.agent"]
 
 
 async def import_later(module: LaterModule) -> None:
-    """Import a module in a thread, while the page answers."""
+    """Import a module in a thread while the page answers."""
     await asyncio.to_thread(import_module, module)

@@ -63,7 +63,7 @@ class DeskParts:
         )
 
     def hooks(self) -> Hooks:
-        """Return what the engine calls."""
+        """Return the functions that the engine calls."""
 
         def on_ended(ended: Sequence[JobState]) -> None:
             self.outputs.forget_recorded(job.id for job in ended)
@@ -87,7 +87,7 @@ class DeskParts:
         )
 
     def connect(self, engine: Engine) -> None:
-        """Give the parts the engine, and apply changed settings to both from now on."""
+        """Connect the parts to the engine. From now on, changed settings apply to both."""
         self.outputs.engine = engine
         engine.gallery.expiry.keep_days = self.live.desk.keep_outputs_days
         self.live.listeners.append(lambda: self._apply(engine))
@@ -103,7 +103,8 @@ class DeskParts:
         )
 
     def state(self, examine: Callable[[Sequence[str]], AsyncIterator[CheckResult]]) -> DeskState:
-        """Return what the routes use. `examine` runs the checks of `comfyrelay doctor` for these ComfyUI URLs."""
+        """Return the state that the routes use. `examine` runs the checks of `comfyrelay doctor` for these ComfyUI
+        URLs."""
         workers = self.workers
         return DeskState(
             find_comfyui=lambda: workers.urls_in_use,

@@ -1,4 +1,4 @@
-"""Facts about a desk that has started."""
+"""Details of a desk that has started."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -55,7 +55,8 @@ class DeskScript:
         )
 
     def worker_options(self, *, comfyui_url: str | None = None) -> dict[str, Any]:
-        """Return the options of a worker that runs the script. Its ComfyUI has this URL, or the one of the worker."""
+        """Return the options of a worker that runs the script. Its ComfyUI has this URL, or else the URL of the
+        worker."""
         from comfyrelay.desk.scripts.server import ScriptServer
 
         def wrap_server(comfy: JobServer) -> ScriptServer:

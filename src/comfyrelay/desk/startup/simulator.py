@@ -38,7 +38,7 @@ async def prepare_simulator(engine: Engine, simulation: SimulationPolicy) -> boo
 
 @asynccontextmanager
 async def open_simulator(engine: Engine, *, step_seconds: float | None) -> AsyncIterator["Simulator | None"]:
-    """Run the simulator with this time per step. Yields `None` if that is `None`."""
+    """Run the simulator with this time per step. If the time is `None`, yield `None`."""
     if step_seconds is None:
         yield None
         return
@@ -54,7 +54,7 @@ async def open_simulator(engine: Engine, *, step_seconds: float | None) -> Async
 
 
 async def check_comfyui(engine: Engine, simulation: SimulationPolicy, urls: Sequence[str]) -> list[str]:
-    """Return the URLs where no ComfyUI answers yet."""
+    """Return the URLs at which no ComfyUI answers yet."""
     simulation.examples = await _example_ids(engine)
     answers = await asyncio.gather(*map(_answers, urls))
     silent = [url for url, is_up in zip(urls, answers, strict=True) if not is_up]

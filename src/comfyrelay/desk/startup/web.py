@@ -34,7 +34,7 @@ def create_desk_app(engine: Engine, secrets: Secrets, owner: Owner, state: DeskS
     app.state.desk = state
     app.include_routers(ROUTERS)
     app.add_middleware(OwnerOnly, context=app.state.context, has_password=lambda: state.password is not None)
-    # Added last, so it runs first.
+    # This middleware is added last, so it runs first.
     app.add_middleware(LocalOnly, find_names=find_names, allows_addresses=not is_loopback(engine.settings.host))
     return app
 
@@ -45,7 +45,9 @@ async def serving_comfyui(context: Context, live: LiveSettings, *listeners: sock
     if not listeners:
         yield
         return
-    from comfyrelay.server.comfyui_api.app import create_comfyui_app  # Most desks do not need it.
+    from comfyrelay.server.comfyui_api.app import (
+        create_comfyui_app,
+    )  # Imported here, because most desks do not need it.
 
     port = listeners[0].getsockname()[1]
     app = create_comfyui_app(context)

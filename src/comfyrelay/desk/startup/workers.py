@@ -39,7 +39,7 @@ DEFAULT_COMFYUI_URL = "http://127.0.0.1:8188"
 
 
 class DeskWorkers:
-    """The workers, created by `add` when the page answers. The engine needs the methods as hooks before that."""
+    """The workers, which `add` creates once the page answers. The engine needs the methods as hooks before that."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class DeskWorkers:
         self._simulator: Simulator | None = None
         self._is_stopping = False
         self._are_running = False
-        # Creates the worker for ComfyUI from the current settings.
+        # A function that creates the worker for ComfyUI from the current settings.
         self._create: Callable[[], Agent] | None = None
         self._changed = asyncio.Event()
-        # Why the worker for ComfyUI cannot run with changed settings.
+        # The reason why the worker for ComfyUI cannot run with changed settings.
         self._problem: str | None = None
 
     async def add(
@@ -109,7 +109,8 @@ class DeskWorkers:
             stage: asyncio.create_task(self._run_own(agent) if stage is own else agent.run())
             for stage, agent in self._agents.items()
         }
-        # An agent handles signals from its first step on, and a caller may send one as soon as the desk has started.
+        # An agent handles signals only from its first step on, and a caller may send a signal as soon as the desk has
+        # started.
         await asyncio.sleep(0)
         self._are_running = True
         if self._is_stopping:
@@ -121,7 +122,7 @@ class DeskWorkers:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     async def _run_own(self, agent: Agent) -> None:
-        """Run the worker for ComfyUI, and after each change of its settings a new one."""
+        """Run the worker for ComfyUI, and replace it with a new worker after each change of its settings."""
         await agent.run()
         while agent.has_finished and not self._is_stopping and self._create is not None:
             self._changed.clear()
@@ -153,8 +154,8 @@ class DeskWorkers:
         return agent is not None and agent.has_finished and bool(agent.held)
 
     def stop_soon(self, _signal: int) -> None:
-        """Stop the workers, if need be as soon as they run. Then they handle signals themselves, but the loop may still
-        call this method for a signal that came before."""
+        """Stop the workers, if necessary as soon as they run. Running workers handle signals themselves, but the loop
+        may still call this method for an earlier signal."""
         self._is_stopping = True
         if self._are_running:
             self._stop()
@@ -181,14 +182,14 @@ class DeskWorkers:
 
     @property
     def urls_in_use(self) -> list[str]:
-        """The URLs where new jobs run. They may contain passwords."""
+        """The URLs of the ComfyUI servers for new jobs. They may contain passwords."""
         if self._simulator is not None and self.is_all_simulated:
             return [self._simulator.url_with_login]
         return self.comfyui_urls
 
     @staticmethod
     def without_logins(urls: Iterable[str]) -> list[str]:
-        """Return the URLs for people, without passwords."""
+        """Return the URLs to display, without passwords."""
         return [without_login(url) for url in urls]
 
     def unreachable_comfyui(self) -> list[str]:
@@ -209,7 +210,7 @@ class DeskWorkers:
         return agent.comfyui_unreachable if agent is not None and agent.is_without_comfyui else []
 
     def is_starting(self, stage: str) -> bool:
-        """Whether the worker of a stage has yet to register. The API answers before that."""
+        """Whether the worker of a stage has not registered yet. The API answers before that."""
         agent = self._agents.get(Stage(stage))
         return agent.is_starting if agent is not None else not self._agents
 

@@ -41,7 +41,7 @@ def _time_of_day(text: str) -> str:
     except ValueError:
         raise ValueError(f"{text!r} is not a time of day. Write it like 09:00.") from None
     if found.tzinfo is not None:
-        raise ValueError(f"{text!r} has an offset. Write the time alone, like 09:00, and set `timezone`.")
+        raise ValueError(f"{text!r} has an offset. Write only the time, like 09:00, and set `timezone`.")
     return f"{found:%H:%M}"
 
 
@@ -73,7 +73,7 @@ class BundleBody(Request):
 
 
 class FleetMachines(Request):
-    """The machines of a fleet. Absent fields stay as they are; null restores the default."""
+    """The machines of a fleet. Absent fields keep their value; null restores the default."""
 
     provider: Line | None = None
     image: Line | None = None
@@ -95,13 +95,13 @@ class FleetMachines(Request):
     def _unique_types(self) -> Self:
         counts = Counter(instance_type.name for instance_type in self.instance_types or ())
         if repeated := sorted(name for name, count in counts.items() if count > 1):
-            raise ValueError(f"Name each instance type once. These are repeated: {', '.join(repeated)}.")
+            raise ValueError(f"List each instance type once. These are repeated: {', '.join(repeated)}.")
         return self
 
 
 class ScheduleBody(Request):
-    """A minimum number of machines on these days (0 is Monday) between these times. If `ends` is before `begins`, it is
-    on the next day. 24:00 is the end of a day."""
+    """A minimum number of machines on these days (0 is Monday) between these times. An `ends` before `begins` is on the
+    next day. 24:00 is the end of a day."""
 
     days: Annotated[list[Annotated[StrictInt, Field(ge=0, le=6)]], Field(min_length=1, max_length=7)]
     begins: TimeOfDay
@@ -112,12 +112,12 @@ class ScheduleBody(Request):
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
         if self.begins == self.ends:
-            raise ValueError(f"It ends when it begins, at {self.begins}. For a whole day write 00:00 to 24:00.")
+            raise ValueError(f"It begins and ends at {self.begins}. For a whole day write 00:00 to 24:00.")
         return self
 
 
 class FleetAutoscaling(Request):
-    """The autoscaling of a fleet. Absent fields stay as they are; null restores the default."""
+    """The autoscaling of a fleet. Absent fields keep their value; null restores the default."""
 
     policy: Policy | None = None
     min_machines: Machines | None = None
@@ -182,8 +182,8 @@ class Machine(AnswerBody):
 
 
 class MachineInHistory(AnswerBody):
-    """A machine that has ended. It was ready when its worker registered. `jobs` were completed on it. `cost` covers its
-    time from order to end; it is null without a price."""
+    """A machine that has ended. It was ready when its worker registered. `jobs` is the number of jobs that it
+    completed. `cost` covers its time from order to end; it is null without a price."""
 
     id: str
     worker_id: str | None
@@ -221,9 +221,9 @@ class DesiredMachines(AnswerBody):
 
 
 class FleetAutoscalingStatus(AnswerBody):
-    """The autoscaling status of a fleet. `failed_boots` counts the last rounds of launches without a worker, and
-    `launch_pause_seconds` is how long launching pauses because of them, null if it does not. `leader` is the process
-    that decides, null if no process does. `decision` is the last decision."""
+    """The autoscaling status of a fleet. `failed_boots` counts the last rounds of launches that produced no worker.
+    `launch_pause_seconds` is the length of the launch pause that they caused; null if launching is not paused. `leader`
+    is the process that decides; null if there is none. `decision` is the last decision."""
 
     slug: str
     stage: OpenEnum[Stage]

@@ -41,11 +41,11 @@ Price = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
 Description = Annotated[
-    str, Field(min_length=1, max_length=1000, pattern=STORABLE, description="what customers read about the effect")
+    str, Field(min_length=1, max_length=1000, pattern=STORABLE, description="description of the effect for customers")
 ]
 Category = Annotated[
     str,
-    Field(min_length=1, max_length=60, pattern=STORABLE, description="the heading of the effect in the catalogue"),
+    Field(min_length=1, max_length=60, pattern=STORABLE, description="the catalogue heading that lists the effect"),
     AfterValidator(one_line),
 ]
 Position = Annotated[StrictInt, Field(ge=0, le=1_000_000, description="effects are listed by position, lowest first")]
@@ -66,7 +66,7 @@ class WorkflowProperty(PropertyFields):
 
 Properties = Annotated[list[WorkflowProperty], Field(max_length=200)]
 KeepLoaded = Annotated[
-    bool, Field(description="a ComfyUI that has run the workflow keeps its models loaded, and runs no other workflow")
+    bool, Field(description="a ComfyUI that has run this workflow keeps its models loaded and runs no other workflow")
 ]
 
 
@@ -253,9 +253,8 @@ class EffectPatch(Patch):
 
 class EffectDetails(AnswerBody):
     """An effect. `preview_path` is an example output, and `before_path` the input from which it was made. `preview_url`
-    and `before_url` are temporary URLs of them. With a
-    `price_formula`, `credits_cost` is the minimum and `max_credits_cost` the maximum. Workers stop a run after
-    `max_run_seconds`."""
+    and `before_url` are temporary URLs of these files. With a `price_formula`, `credits_cost` is the minimum and
+    `max_credits_cost` the maximum. Workers stop a run after `max_run_seconds`."""
 
     id: int
     slug: str

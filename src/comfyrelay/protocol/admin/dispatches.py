@@ -19,7 +19,8 @@ Priority = Annotated[StrictInt, Field(ge=-1_000_000, le=1_000_000)]
 
 class DispatchSummary(AnswerBody):
     """A job in the queue. `worker_id` is the worker that holds the lease, `last_worker_id` the last worker that held
-    one. `machine_cost` is the cost of the machines during its leases, counted within two minutes after each lease."""
+    one. `machine_cost` is the cost of the machines during its leases, which is updated within two minutes after each
+    lease."""
 
     id: int
     status: OpenEnum[DispatchStatus]
@@ -74,9 +75,9 @@ class Retried(AnswerBody):
 
 
 class SupportJob(AnswerBody):
-    """A job for an operator who answers its customer. `job` is what the customer sees, `values` are the inputs that are
-    not files, and `events` are the first 200 of its events. `email` is null once the account is deleted, and the effect
-    is null without one. `error_detail` is the error as the worker reported it."""
+    """A job for an operator who answers its customer. `job` is the job as the customer sees it, `values` are the inputs
+    that are not files, and `events` are the first 200 events. `email` is null once the account is deleted, and the
+    effect is null without one. `error_detail` is the error as the worker reported it."""
 
     job: Job
     email: str | None
@@ -88,7 +89,7 @@ class SupportJob(AnswerBody):
 
 
 class Refunded(AnswerBody):
-    """The tokens that the customer has got back."""
+    """The tokens that were refunded to the customer."""
 
     tokens: int
 
@@ -100,7 +101,7 @@ class RunFree(AnswerBody):
 
 
 class DispatchBulk(Request):
-    """An action on the jobs of these dispatches. `run_free` runs ended jobs again without a price."""
+    """An action on the jobs of these dispatches. `run_free` runs ended jobs again at no cost."""
 
     model_config = example(action="cancel", ids=[1, 2])
 
@@ -109,8 +110,8 @@ class DispatchBulk(Request):
 
 
 class Burst(AnswerBody):
-    """A job that moved to Comfy Cloud. `reason` is why it moved, `back_reason` why it moved back, if it did. Costs are
-    in millionths of the operator's currency. `seen` is the observation that led to the move."""
+    """A job that moved to Comfy Cloud. `reason` is the reason for the move, and `back_reason` the reason for moving
+    back, if any. Costs are in millionths of the operator's currency. `seen` is the observation that led to the move."""
 
     id: int
     dispatch_id: int

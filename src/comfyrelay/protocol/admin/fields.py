@@ -15,14 +15,14 @@ def _refuse_change(_value: object) -> None:
 
 Slug = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["face-swap"])]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$", examples=["video/mp4"])]
-# Declared, so that the error says more than "unknown field".
+# Declared so that the error is more helpful than "unknown field".
 Immutable = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
 # Millionths of the operator's currency, so that no amount is rounded.
 Micros = Annotated[StrictInt, Field(ge=0, le=1_000_000_000_000_000)]
 
 
 class Patch(Request):
-    """Changes. Absent fields stay as they are."""
+    """Changes. Absent fields keep their value."""
 
     may_be_null: ClassVar[frozenset[str]] = frozenset()
 
@@ -30,7 +30,7 @@ class Patch(Request):
     @classmethod
     def _not_null(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None and info.field_name not in cls.may_be_null:
-            raise ValueError("This cannot be null. Leave it out to keep it as it is.")
+            raise ValueError("This cannot be null. Omit it to keep its value.")
         return value
 
     def changes(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Fleet(AnswerBody):
 
 
 class QueueMetrics(AnswerBody):
-    """The queue and its throughput. `completed`, `failed` and the mean duration are of the last hour."""
+    """The queue and its throughput. `completed`, `failed` and the mean duration refer to the last hour."""
 
     queued: int
     oldest_age_seconds: float | None
@@ -117,9 +117,9 @@ class Usage(AnswerBody):
 
 
 class JoinCommand(AnswerBody):
-    """The command that starts a worker of a fleet on a machine. It contains the secret of the stage. `install`,
-    once and in a clone of this version, and `command` are for Linux and macOS, the other two for Windows. `variables`
-    are the environment variables of both commands."""
+    """The command that starts a worker of a fleet on a machine. It contains the secret of the stage. `install` (run it
+    once, in a clone of this version) and `command` are for Linux and macOS; the Windows commands are in the other two
+    fields. `variables` are the environment variables of both commands."""
 
     install: str
     powershell_install: str

@@ -10,10 +10,10 @@ from comfyrelay.protocol.user import DeliveryAttempts
 
 
 class OverviewNow(AnswerBody):
-    """The current load. `waiting` jobs can be run by a worker that is online, or by an autoscaled fleet; `unrunnable`
-    is the number of the other queued jobs, which wait until a worker has what they need. `busy` is the number of slots
-    that run a job, `slots` the number of all slots of online workers. `wait_hour_seconds` is the mean wait of the jobs
-    that started in the last hour, or null."""
+    """The current load. `waiting` is the number of queued jobs that a worker that is online, or an autoscaled fleet,
+    can run; `unrunnable` is the number of all other queued jobs, which wait until a worker meets their requirements.
+    `busy` is the number of slots that run a job, `slots` the number of all slots of online workers. `wait_hour_seconds`
+    is the mean wait of the jobs that started in the last hour, or null."""
 
     waiting: int
     unrunnable: int
@@ -51,7 +51,7 @@ class Overview(AnswerBody):
 
 
 class OutageView(AnswerBody):
-    """A problem of a part that this server needs. `means` says what customers notice, and `advice` what to do.
+    """A problem of a part that this server needs. `means` describes the effect on customers, and `advice` the remedy.
     `is_severe`: customers notice it now."""
 
     kind: str
@@ -98,7 +98,8 @@ class TenantDelivery(DeliveryAttempts):
 
 
 class DeliveryCounts(AnswerBody):
-    """The number of deliveries. `pending` includes failing ones. A count equal to `max_counted` may be higher."""
+    """The number of deliveries. `pending` includes failing ones. If a count equals `max_counted`, the real number may
+    be higher."""
 
     dead: int
     pending: int
@@ -132,8 +133,8 @@ class EffectiveSettings(AnswerBody):
 
 
 class AlertRuleView(AnswerBody):
-    """An alert rule. `name` is the kind of problem, or `*` for all others. `failures` has why the last alert did not
-    reach a receiver."""
+    """An alert rule. `name` is the kind of problem, or `*` for all others. `failures` maps each receiver that the last
+    alert did not reach to the reason."""
 
     name: str
     urls: list[str]

@@ -5,8 +5,8 @@ from comfyrelay.protocol.base import AnswerBody
 
 class Revenue(AnswerBody):
     """Completed jobs of an effect, tenant or day. `name` is the slug of the effect, the email of the tenant, or the
-    day. `tokens` were charged, and `revenue` is their value (null without a value of a token). `cost` is the cost of
-    `gpu_seconds` on machines with a price, also of runs that failed."""
+    day. `tokens` is the number of charged tokens, and `revenue` their value (null if tokens have no configured value).
+    `cost` is the cost of `gpu_seconds` on machines with a price, including failed runs."""
 
     name: str
     jobs: int

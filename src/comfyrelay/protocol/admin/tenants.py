@@ -49,12 +49,13 @@ class TenantUser(AnswerBody):
 
 
 class TenantLimits(AnswerBody):
-    """The limits of a tenant. Null means the default: jobs never move to Comfy Cloud because of their wait, at most
-    `usual_active_jobs` jobs may be active, and uploads are limited to `usual_stored_files` files and
+    """The limits of a tenant. Null means the default: jobs never move to Comfy Cloud because they wait too long, at
+    most `usual_active_jobs` jobs may be active, and uploads are limited to `usual_stored_files` files and
     `usual_stored_bytes` bytes (null: no limit).
 
-    `may_add_workflows` permits workflows of its own, which have the price of a server's own workflows. If
-    `everyone_may_add_workflows`, it needs no permission."""
+    `may_add_workflows` permits the tenant to add its own workflows, at the price that the server sets for them. If
+    `everyone_may_add_workflows`, no permission is needed.
+    """
 
     max_wait_seconds: int | None
     max_active_jobs: int | None
@@ -124,7 +125,8 @@ class NewCredits(Request):
     model_config = example(amount=500, reference="invoice-2026-001", description="Thank you")
 
     amount: Tokens
-    # No colon: references of payments start with a prefix and a colon, and a manual credit must not use up one of them.
+    # No colon: references of payments start with a prefix and a colon, and a manual credit must not use up such a
+    # reference.
     reference: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00:][^\x00:]*$")]
     description: Text | None = None
 
@@ -176,8 +178,8 @@ class UserPatch(Patch):
 
 
 class ResetLink(AnswerBody):
-    """A link to set a new password. It works once, and is sent only once. `is_mailed`: another link was mailed to the
-    user."""
+    """A link to set a new password. It works once, and is sent only once. `is_mailed`: the user also received a link by
+    mail."""
 
     user_id: str
     email: str

@@ -15,7 +15,7 @@ from comfyrelay.protocol.records import Registration, WorkerMachine
 class Gpu(AnswerBody):
     """A ComfyUI with its GPU. `server` is its name, as in `progress.server`. Memory is in bytes, `load` is from 0 to 1.
     `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the reason for that number.
-    `unavailable_reason` says why ComfyUI cannot be used; it is null if it can."""
+    `unavailable_reason` is the reason why ComfyUI cannot be used, or null."""
 
     server: str | None = None
     name: str | None = None
@@ -65,7 +65,7 @@ class WorkerSummary(AnswerBody):
 
 
 class WorkerPage(Page[WorkerSummary]):
-    """One page of workers. `counts` is the number of workers by state that match the other filters."""
+    """One page of workers. `counts` is the number of workers by state that match all other filters."""
 
     counts: dict[str, int]
 
@@ -110,8 +110,8 @@ class MissingForWorkflow(AnswerBody):
 class WorkerDetails(WorkerSummary):
     """A worker with details. `capabilities` is the beginning of its report: at most 100 entries of each list.
     `node_count` and `model_count` count the complete lists; null means that they are not reported. `comfyui_versions`
-    are the different versions of its ComfyUI servers, and `comfyui_note` says if one is older or newer than all
-    versions that this server was tried with."""
+    are the different versions of its ComfyUI servers, and `comfyui_note` mentions versions that are older or newer than
+    all versions that this server was tested with."""
 
     workflow_slugs: list[str]
     blocks: list[WorkflowBlock]
