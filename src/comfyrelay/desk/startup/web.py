@@ -45,9 +45,8 @@ async def serving_comfyui(context: Context, live: LiveSettings, *listeners: sock
     if not listeners:
         yield
         return
-    from comfyrelay.server.comfyui_api.app import (
-        create_comfyui_app,
-    )  # Imported here, because most desks do not need it.
+    # Imported here, because most desks do not need it.
+    from comfyrelay.server.comfyui_api.app import create_comfyui_app
 
     port = listeners[0].getsockname()[1]
     app = create_comfyui_app(context)
