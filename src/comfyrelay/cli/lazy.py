@@ -1,4 +1,5 @@
-"""A group of commands whose modules are imported when one of them runs, so that the others do not slow it down."""
+"""A group of commands whose modules are imported when one of them runs, so that the other modules do not slow it
+down."""
 
 from collections import UserDict
 from collections.abc import Iterator, Mapping

@@ -89,7 +89,7 @@ class Calls:
     async def send(
         self, path: str, answer: type[B], request: type[Request], *, method: str = "POST", **fields: Any
     ) -> ActionResult[B]:
-        """Validate a request as the server does, and send it."""
+        """Validate a request in the same way as the server, and send it."""
         try:
             body = checked(request, **{name: value for name, value in fields.items() if value is not None})
         except InvalidInput as error:

@@ -327,7 +327,7 @@ class Client:
         return await self._calls.get("/api/queue/counts", QueueCounts)
 
     async def pause_queue(self, *, now: bool = False) -> ActionResult[QueueCounts]:
-        """Start no job until the queue is resumed. With `now`, also interrupt and requeue running jobs."""
+        """Pause the queue: no job starts until it is resumed. With `now`, also interrupt and requeue running jobs."""
         return await self._calls.send("/api/queue/pause", QueueCounts, Pause, mode="now" if now else "after")
 
     async def resume_queue(self) -> ActionResult[QueueCounts]:

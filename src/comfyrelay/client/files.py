@@ -78,7 +78,7 @@ def media_type(path: Path) -> str:
     """Return the media type of a file from its name. Raises `InvalidInput` for other kinds of files."""
     found = guess_media_type(path.name) or ""
     if not found.startswith(("image/", "video/", "audio/")):
-        raise InvalidInput(f"{path.name} does not look like an image, a video or audio.")
+        raise InvalidInput(f"{path.name} does not look like an image, video or audio file.")
     return found
 
 

@@ -19,9 +19,9 @@ class JobLabels:
 
     async def of(self, jobs: Iterable[Job]) -> dict[str, str]:
         """Return the display names of jobs by id."""
-        return {job.id: printable(await self._of(job)) for job in jobs}
+        return {job.id: printable(await self._label(job)) for job in jobs}
 
-    async def _of(self, job: Job) -> str:
+    async def _label(self, job: Job) -> str:
         name = await self._name(job)
         return name if job.seed is None else f"{name} · seed {job.seed}".removeprefix(" · ")
 

@@ -85,7 +85,7 @@ def grid(*columns: str) -> Table:
 
 
 def titled(name: str, details: Text | str = "") -> RenderableType:
-    """Return a cell with a name in one line, and all details below it."""
+    """Return a cell with a name on one line and all details below the name."""
     text = details if isinstance(details, Text) else Text(details, style="dim")
     text.overflow = "fold"
     lines = (Text(name, no_wrap=True, overflow="ellipsis"), text)

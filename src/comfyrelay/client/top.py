@@ -187,7 +187,7 @@ async def _queued_unit(client: Client, unit: QueueUnit, labels: JobLabels) -> Qu
 
 
 async def _wait_reason(client: Client, queued: Sequence[Job]) -> str | None:
-    """Return why the oldest queued job does not run."""
+    """Return the reason why the oldest queued job does not run."""
     oldest = queued[-1].id
     waiting = (await client.job(oldest)).waiting
     return f"job {render.short_id(oldest)}: {waiting.text}" if waiting else None

@@ -53,7 +53,7 @@ async def examine() -> AsyncIterator[CheckResult]:
         yield warning("configuration", unread)
     hosts = public_hosts(settings, desk.allowed_hosts)
     try:
-        settings = _of_running_desk(settings)
+        settings = _with_running_desk(settings)
     except ConfigurationError as error:
         yield warning("desks", error.detail)
     if hosts:
@@ -80,7 +80,7 @@ async def examine() -> AsyncIterator[CheckResult]:
         yield finding
 
 
-def _of_running_desk(settings: Settings) -> Settings:
+def _with_running_desk(settings: Settings) -> Settings:
     """Return the settings with the port and folder of the running desk, which its command line may have set."""
     found = find_desk(settings, choose_with="COMFYRELAY_PORT or COMFYRELAY_DATA_DIR")
     if found is None:

@@ -228,7 +228,7 @@ def _paths(data_dir: Path) -> Iterator[Path]:
 
 
 def _parts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, and the password and query of those that are URLs."""
+    """Yield all texts in a value, and the passwords and queries of texts that are URLs."""
     match value:
         case str():
             yield value

@@ -288,7 +288,7 @@ class MoveRequest(Request):
     after: Id | None = None
 
     @model_validator(mode="after")
-    def _one_of_three(self) -> Self:
+    def _check_target(self) -> Self:
         if (self.to, self.before, self.after).count(None) != 2:
             raise ValueError("Send exactly one of `to`, `before` and `after`.")
         return self
@@ -349,7 +349,7 @@ class BulkRequest(Request):
     )
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _check_selection(self) -> Self:
         if (self.ids is None) == (self.filter is None):
             raise ValueError("Send either `ids` or `filter`.")
         if (self.action is BulkAction.PRIORITY) != (self.priority is not None):

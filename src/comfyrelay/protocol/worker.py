@@ -281,7 +281,7 @@ class HeartbeatRequest(LeaseMessage):
 
 class HeartbeatAnswer(WorkerAnswer):
     lease_expires_at: datetime
-    # An unknown value of a newer server does not stop the job.
+    # An unknown value from a newer server does not stop the job.
     stop: Literal["cancel", "pause", "release"] | str | None = None
     urls: Urls | None = None
     # A user is watching: upload previews to this URL, with these headers, for this many seconds.

@@ -48,7 +48,7 @@ def create_app(
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
         lifespan=lifespan,
-        # A redirect would name the host of the request, which anyone can choose.
+        # A redirect would contain the host of the request, which anyone can choose.
         redirect_slashes=False,
         # FastAPI's own pages load scripts from a CDN, and it serializes the schema for each request.
         docs_url=None,

@@ -24,7 +24,7 @@ async def read_form(request: Request, *, max_bytes: int) -> FormData:
     announced = request.headers.get("Content-Length", "")
     if announced.isdecimal() and int(announced[:18]) > max_bytes + MAX_OVERHEAD_BYTES:
         raise _too_large(max_bytes)
-    limited = _limited(request, max_bytes=max_bytes)
+    limited = _read_limited(request, max_bytes=max_bytes)
     try:
         return await MultiPartParser(
             request.headers, limited, max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
@@ -35,7 +35,7 @@ async def read_form(request: Request, *, max_bytes: int) -> FormData:
         raise InvalidInput("The connection was closed before the upload was complete.") from None
 
 
-async def _limited(request: Request, *, max_bytes: int) -> AsyncGenerator[bytes, None]:
+async def _read_limited(request: Request, *, max_bytes: int) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of the body. Raises `TooLarge` over the limit."""
     size = 0
     async for chunk in request.stream():

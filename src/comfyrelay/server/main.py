@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
         on_started: Callable[[], None] = lambda: None,
     ) -> None:
         """An embedded server leaves signals and the warm-up to its caller. `on_started` is called once it answers.
-        Servers of one process share their `limits`."""
+        Servers in one process share their `limits`."""
         self._context: Context = app.state.context
         settings = self._context.settings
         super().__init__(_config(app, settings, limits or ConnectionLimits(settings)))

@@ -8,7 +8,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class Unsatisfiable(Exception):
-    """The range is outside of the file."""
+    """The range is outside the file."""
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:

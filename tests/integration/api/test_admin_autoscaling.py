@@ -70,7 +70,7 @@ class TestSpecs:
             ({"autoscaling": {"launches_per_minute": 0}}, "autoscaling.launches_per_minute", "1"),
             ({"autoscaling": {"schedules": [{**WORKDAYS, "timezone": "Mars/Olympus"}]}}, "timezone", "Europe/Berlin"),
             ({"autoscaling": {"schedules": [{**WORKDAYS, "timezone": "../etc"}]}}, "timezone", "Europe/Berlin"),
-            ({"autoscaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "ends when it begins"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "begins and ends at"),
             ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "nine"}]}}, "begins", "like 09:00"),
             ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "09:00+05:00"}]}}, "begins", "has an offset"),
             ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),

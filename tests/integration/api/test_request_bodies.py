@@ -201,7 +201,7 @@ async def test_only_some_of_many_invalid_fields_are_named(api: Api, is_large: bo
     answer = await caller.call("POST", "/api/workflows", {"graph": GRAPH, **unknown})
     errors = problem_of(answer, 422)["errors"]
     if is_large:
-        assert errors == {"body": f"{len(unknown)} values are invalid, too many to name them."}
+        assert errors == {"body": f"{len(unknown)} values are invalid, too many to list."}
     else:
         assert len(errors) == MAX_NAMED_ERRORS
 

@@ -78,7 +78,7 @@ async def test_files_are_uploaded_once_and_the_first_failure_is_named(site: Site
 async def test_unusable_file_is_refused_before_the_upload(site: Site, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty.png").touch()
-    with pytest.raises(InvalidInput, match=r"notes\.txt does not look like an image, a video or audio"):
+    with pytest.raises(InvalidInput, match=r"notes\.txt does not look like an image, video or audio file"):
         await site.client.upload(tmp_path / "notes.txt")
     with pytest.raises(InvalidInput, match="is empty"):
         await site.client.upload(tmp_path / "empty.png")

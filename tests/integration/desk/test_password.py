@@ -218,7 +218,7 @@ def test_command_sets_and_removes_the_password(tmp_path: Path, monkeypatch: pyte
     folder = tmp_path / "desk"
     result = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"{PASSWORD}\n")
     assert (result.exit_code, str(folder / PASSWORD_FILE) in result.output) == (0, True), result.output
-    assert "older password" not in result.output
+    assert "previous password" not in result.output
     assert has_password(folder)
     changed = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"another {PASSWORD}\n")
     assert "Sessions with the previous password have ended." in changed.output

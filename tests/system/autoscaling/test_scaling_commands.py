@@ -144,7 +144,7 @@ async def test_failed_launches_are_shown_and_reset(fleets: Fleets, env: Mapping[
     for _ in range(2):
         await fleets.round()
     shown = await commands.run("fleet", "status", env=env)
-    assert "Launches fail: the last 1 rounds brought no worker. Remove the cause" in shown.out
+    assert "Launches fail: the last 1 rounds produced no worker. Fix the cause" in shown.out
     done = await commands.run("fleet", "reset", fleets.fleet, env=env)
     assert done.out == f"{fleets.fleet} (production): reset\n"
     assert "Launches fail" not in (await commands.run("fleet", "status", env=env)).out

@@ -118,7 +118,7 @@ async def test_file_for_a_graph_without_inputs_is_refused(site: Site, tmp_path: 
     Image.new("RGB", (4, 4)).save(tmp_path / "cat.png")
     ran = await site.command(*words, written(tmp_path, PROMPT_GRAPH), "--input", str(tmp_path / "cat.png"))
     assert ran.code == 2
-    assert "Leave --input out" in ran.err
+    assert "Omit --input" in ran.err
 
 
 async def test_unreadable_editor_file_names_the_missing_part(site: Site, tmp_path: Path) -> None:

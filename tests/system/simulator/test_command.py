@@ -44,8 +44,8 @@ async def test_simulator_requires_the_secret_of_its_environment() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--host", "0.0.0.0"], "set COMFYRELAY_SIMULATOR_SECRET, or allow everybody in with --no-secret"),
-        (["--host", "0.0.0.0", "--cloud"], "set --api-key, or allow everybody in with --no-secret"),
+        (["--host", "0.0.0.0"], "set COMFYRELAY_SIMULATOR_SECRET, or allow everybody with --no-secret"),
+        (["--host", "0.0.0.0", "--cloud"], "set --api-key, or allow everybody with --no-secret"),
         (["--misbehave", '{"name": "Sulk"}'], "There is no misbehaviour 'Sulk'"),
         (["--misbehave", "sulk"], "Write a JSON object, not 'sulk'"),
         (["--slow", "ImageInvert"], "Write CLASS=SECONDS"),

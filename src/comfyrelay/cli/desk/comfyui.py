@@ -43,7 +43,7 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     for note, _ in found:
         table.add_row(note.name, note.gpu, note.url, note.state_now, str(note.restarts))
     out.print(table)
-    # Reasons are on separate lines, because a narrow column would cut them.
+    # Reasons are on separate lines, because a narrow column would truncate them.
     for note, _ in found:
         if note.reason:
             print_line(f"{note.name}: {note.reason}")

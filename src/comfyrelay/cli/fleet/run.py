@@ -85,7 +85,7 @@ def decisions(
     """List the autoscaling decisions for one or all fleets, newest first, with their reasons."""
 
     async def work(fleets: FleetOperations) -> list[tuple[str, Decision]]:
-        found = await _of_each_fleet(fleets, fleet, stage, partial(fleets.decisions, limit=limit))
+        found = await _read_fleets(fleets, fleet, stage, partial(fleets.decisions, limit=limit))
         return sorted(found, key=lambda pair: pair[1].id, reverse=True)
 
     found = operate(url, work)
@@ -115,7 +115,7 @@ def machines(
     """List the machines of one or all fleets that have ended, newest first: times, reason, jobs and cost."""
 
     async def work(fleets: FleetOperations) -> list[tuple[str, MachineInHistory]]:
-        found = await _of_each_fleet(fleets, fleet, stage, partial(fleets.ended_machines, limit=limit))
+        found = await _read_fleets(fleets, fleet, stage, partial(fleets.ended_machines, limit=limit))
         return sorted(found, key=lambda pair: pair[1].ordered_at, reverse=True)
 
     found = operate(url, work)
@@ -180,7 +180,7 @@ async def _chosen(fleets: FleetOperations, fleet: str | None, stage: Stage) -> S
     return [(stage, fleet)] if fleet is not None else await fleets.scaled()
 
 
-async def _of_each_fleet(
+async def _read_fleets(
     fleets: FleetOperations, fleet: str | None, stage: Stage, read: Callable[[Stage, str], Awaitable[Sequence[T]]]
 ) -> list[tuple[str, T]]:
     """Return pairs of slug and item for all items that `read` returns for the chosen fleets."""

@@ -153,7 +153,7 @@ class _BatchCommand:
         values = await base_values(client, self.what, target, preset=None, keeps_seeds=self._keeps_seeds)
         request = {
             **self.body,
-            # An effect is named by its slug.
+            # An effect is identified by its slug.
             **({"effect_slug": self.what} if "effect_id" in target.named else target.named),
             "label": self._label(target),
             "values": values | files,

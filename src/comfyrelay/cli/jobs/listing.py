@@ -59,7 +59,8 @@ def jobs(
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Only jobs of this batch: its id, or the beginning or end of it.", autocompletion=completion.batches
+            help="Only jobs of this batch: its id, or the start or end of the id.",
+            autocompletion=completion.batches,
         ),
     ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number.", min=1)] = 20,
@@ -104,7 +105,7 @@ def show(
         str,
         typer.Argument(
             metavar="JOB",
-            help="Id of a job or batch, or the beginning or end of it.",
+            help="Id of a job or batch, or the beginning or end of the id.",
             autocompletion=completion.ids,
         ),
     ],
@@ -157,7 +158,7 @@ def logs(
     job: Annotated[
         str,
         typer.Argument(
-            metavar="JOB", help="Id of a job, or the beginning or end of it.", autocompletion=completion.jobs
+            metavar="JOB", help="Id of a job, or the beginning or end of the id.", autocompletion=completion.jobs
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,

@@ -277,7 +277,8 @@ async def _cancel(client: Client, job_id: str) -> None:
 
 
 async def _print_missing(client: Client, job_id: str) -> str | None:
-    """Print missing requirements at once, because the user may leave before `_follow` does. Returns the wait reason."""
+    """Print missing requirements at once, because the user may leave before `_follow` prints them. Returns the wait
+    reason."""
     waiting = (await client.job(job_id)).waiting
     if waiting is not None and waiting.reason == "missing":
         print_note(f"{waiting.text} Ctrl-C cancels the job; `comfyrelay show {job_id}` shows its progress.")

@@ -182,9 +182,9 @@ db_app.command("upgrade")(upgrade)
 
 @db_app.command("status")
 def print_database_status(as_json: Json = False) -> None:
-    """Compare the schema of each database with the one of this version.
+    """Compare the schema of each database with the schema of this version.
 
-    The exit code is 1 if one differs or is not the newest.
+    The exit code is 1 if a schema differs or is not the newest.
     """
     found = run_with_engine(lambda engine: engine.databases.states())
     if as_json:

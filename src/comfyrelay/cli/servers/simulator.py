@@ -36,7 +36,7 @@ def simulator(
     ] = None,
     preview_method: Annotated[
         Literal["none", "auto", "latent2rgb", "taesd"],
-        typer.Option(help="Preview method of prompts that do not name one."),
+        typer.Option(help="Preview method for prompts that do not specify one."),
     ] = "none",
     step_seconds: Annotated[float, typer.Option(help="Seconds per sampler step.", min=0)] = 0.0,
     misbehave: Annotated[

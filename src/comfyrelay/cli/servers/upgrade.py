@@ -22,7 +22,8 @@ IMPOSSIBLE = 1
 
 def upgrade(
     check: Annotated[
-        bool, typer.Option("--check", help="Only print what the upgrade would do. Exit code 1: it is not possible.")
+        bool,
+        typer.Option("--check", help="Only print what the upgrade would do. Exit code 1: not possible."),
     ] = False,
     no_backup: Annotated[
         bool,

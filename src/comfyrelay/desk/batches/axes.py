@@ -113,7 +113,7 @@ def _numbers(prop: Property, parts: Iterable[str], rng: random.Random) -> list[i
     numbers: list[int | float] = []
     for part in parts:
         if len(part) > _MAX_PART:
-            raise _no_number(prop, part)
+            raise _invalid_number(prop, part)
         if found := _RANDOM.fullmatch(part):
             numbers += _random(prop, found, rng)
         elif found := _RANGE.fullmatch(part):
@@ -166,13 +166,13 @@ def _decimal(prop: Property, text: str) -> Decimal:
     try:
         number = Decimal(text)
     except InvalidOperation:
-        raise _no_number(prop, text) from None
+        raise _invalid_number(prop, text) from None
     if not number.is_finite() or abs(number.adjusted()) > _MAX_EXPONENT:
-        raise _no_number(prop, text)
+        raise _invalid_number(prop, text)
     return number
 
 
-def _no_number(prop: Property, text: str) -> InvalidInput:
+def _invalid_number(prop: Property, text: str) -> InvalidInput:
     return _refusal(prop.key, f"{excerpt(text, length=40)!r} is not a number or a range. {_advice(prop)}")
 
 

@@ -154,7 +154,7 @@ def _lists(
     if mode is Mode.PAIRWISE:
         # Without a sweep, inputs and prompts are paired. Otherwise, only the given lists are paired.
         paired = [list_ for list_ in (*found, *axes) if list_.parts or not sweep]
-        return [_paired(paired), *([negative] if negative.parts else [])]
+        return [_pair_lists(paired), *([negative] if negative.parts else [])]
     return [list_ for list_ in (*found, negative, *axes) if list_.parts]
 
 
@@ -170,7 +170,7 @@ def _axis(key: str, name: str, values: Iterable[str]) -> BatchAxis:
     return BatchAxis(key=key, name=short, values=texts)
 
 
-def _paired(lists: Sequence[_List]) -> _List:
+def _pair_lists(lists: Sequence[_List]) -> _List:
     """Return the combinations of value n of each list, as one list."""
     counts = [len(list_.parts) for list_ in lists]
     if len(set(counts)) > 1:

@@ -293,7 +293,7 @@ def _remove_leftover(root: Path, entry: JournalEntry, name: str, source: Path | 
         return
     files.remove(_part_path(path), missing_ok=True)
     # Never remove a user's file that has since taken the name.
-    is_ours = not entry.sources or (source is not None and path.is_file() and _has_content_of(source, path))
+    is_ours = not entry.sources or (source is not None and path.is_file() and _has_equal_content(source, path))
     if not is_known and is_ours:
         files.remove(path, missing_ok=True)
         with suppress(OSError):
@@ -325,7 +325,7 @@ def choose_name(source: Path, path: Path, owner: str, saved: Collection[Path]) -
     return next(
         name
         for name in _names(path, owner)
-        if _is_free(name) or (name in saved and name.is_file() and _has_content_of(source, name))
+        if _is_free(name) or (name in saved and name.is_file() and _has_equal_content(source, name))
     )
 
 
@@ -365,7 +365,7 @@ def _is_copy(source: Path, path: Path) -> bool:
     return path.is_file() and not path.samefile(source) and filecmp.cmp(source, path, shallow=False)
 
 
-def _has_content_of(source: Path, path: Path) -> bool:
+def _has_equal_content(source: Path, path: Path) -> bool:
     return path.samefile(source) or filecmp.cmp(source, path, shallow=False)
 
 

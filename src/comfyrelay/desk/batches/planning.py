@@ -126,6 +126,6 @@ def seed_plan(properties: Sequence[Property], wanted: SeedPlan | None, given: Ma
 
 
 def _seed_in(properties: Sequence[Property]) -> Property | None:
-    """Return the seed property that varies per item: the one named `seed`, otherwise the first."""
+    """Return the seed property that varies per item: the property named `seed`, or else the first property."""
     seeds = [property_ for property_ in properties if property_.is_seed]
     return next((seed for seed in seeds if seed.key == "seed"), next(iter(seeds), None))

@@ -64,7 +64,7 @@ class NotificationRules:
         while nothing runs."""
         found = []
         if batch is None:
-            found += _of_job(job)
+            found += _job_notifications(job)
         elif batch.held is not None and not batch.is_over:
             if self._held_by.get(batch.id) == batch.held_by:
                 return []
@@ -73,7 +73,7 @@ class NotificationRules:
             title = f"{batch.name} is held"
             return [Notification(event=NotificationEvent.FAILED, title=title, body=batch.held, batch_id=batch.id)]
         elif batch.is_over and self._is_new(batch.id, job, read_at):
-            found += _of_batch(batch)
+            found += _batch_notifications(batch)
         if (held or not active) and self._is_new(None, job, read_at):
             title, text = ("The queue is paused", f"{pause_text(held)} ") if held else ("The queue is empty", "")
             body = f"{text}The last was {job.name}."
@@ -90,7 +90,7 @@ class NotificationRules:
         return True
 
 
-def _of_job(job: NotifiedJob) -> list[Notification]:
+def _job_notifications(job: NotifiedJob) -> list[Notification]:
     if job.status == "completed":
         title, body = f"{job.name} is done", "Its output is ready."
         return [Notification(event=NotificationEvent.COMPLETED, title=title, body=body)]
@@ -100,7 +100,7 @@ def _of_job(job: NotifiedJob) -> list[Notification]:
     return []
 
 
-def _of_batch(batch: NotifiedBatch) -> list[Notification]:
+def _batch_notifications(batch: NotifiedBatch) -> list[Notification]:
     completed, failed = batch.counts.get("completed", 0), batch.counts.get("failed", 0)
     if not completed and not failed:
         return []

@@ -101,7 +101,7 @@ class SettingsEditor:
     ) -> DeskSetting:
         source = self._source(setting, in_file)
         value = self._running(setting) if source is SettingSource.COMMAND_LINE else _plain(saved, setting.key)
-        hide = _hiding(setting)
+        hide = _hide_function(setting)
         schema, items = setting.schema, setting.schema.get("items", {})
         return DeskSetting(
             name=setting.name,
@@ -169,7 +169,7 @@ class SettingsEditor:
 
     def _stored(self, setting: PageSetting, value: Any, in_file: Mapping[str, Any]) -> Any:
         """Return the value for the file. An empty text or list means the default."""
-        if (hide := _hiding(setting)) is not None and isinstance(value, list):
+        if (hide := _hide_function(setting)) is not None and isinstance(value, list):
             texts = [text for text in value if isinstance(text, str)]
             value = _unmask(texts, self._known_urls(in_file, setting.key), hide)
         if isinstance(value, list):
@@ -302,7 +302,7 @@ def _unmask(urls: Sequence[str], known: Sequence[str], hide: _Hide = without_sec
     return [by_mask.get(url.strip(), url) for url in urls]
 
 
-def _hiding(setting: PageSetting) -> _Hide | None:
+def _hide_function(setting: PageSetting) -> _Hide | None:
     """Return the function that hides secrets in addresses of this setting, or `None` if they contain no secrets."""
     if setting.is_secret:
         return without_secrets

@@ -15,10 +15,10 @@ class Echo:
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         given = [text for text in texts if text.strip()]
-        self._texts = [_one_line(_lowered(text)) for text in given]
-        forms = {_lowered(form) for text in given for form in _forms(text)}
+        self._texts = [_one_line(_to_lower(text)) for text in given]
+        forms = {_to_lower(form) for text in given for form in _forms(text)}
         self._parts = {text[start : start + MIN_MATCH] for text in forms for start in range(len(text) - MIN_MATCH + 1)}
-        lines = {line.strip() for text in given for line in _lowered(text).splitlines()}
+        lines = {line.strip() for text in given for line in _to_lower(text).splitlines()}
         # Short texts that could be mistaken for a count, a seed or a file name.
         ambiguous = (line for line in lines if len(line) < MIN_MATCH and re.search(r"\d|\.", line))
         short = sorted(ambiguous, key=len, reverse=True)
@@ -28,7 +28,7 @@ class Echo:
         """Return the rest of a line; empty if the line is part of a given text."""
         if not self._texts:
             return line
-        lowered = _lowered(line)
+        lowered = _to_lower(line)
         if any(_one_line(lowered) in text for text in self._texts):
             return ""
         repeated = bytearray(len(line))
@@ -49,7 +49,7 @@ def _forms(text: str) -> set[str]:
     return {text, _one_line(text), json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)}
 
 
-def _lowered(text: str) -> str:
+def _to_lower(text: str) -> str:
     """Return the text in lower case with the same length: a character that would become two is not changed."""
     if text.isascii():
         return text.lower()

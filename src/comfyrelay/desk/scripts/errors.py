@@ -78,7 +78,8 @@ def _from_comfyui(output: str) -> str | None:
 
 def _from_line(output: str, exit_code: int) -> str:
     last = [line.rstrip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
-    exception, line = _raised(last) or (None, next((text for text in reversed(last) if _COMPLAINT.search(text)), ""))
+    complaint = next((text for text in reversed(last) if _COMPLAINT.search(text)), "")
+    exception, line = _last_exception(last) or (None, complaint)
     reason = line.removeprefix(f"{exception}:") if exception else _PREFIX.sub("", line)
     sentence = user_sentence(reason) if line else FALLBACK
     if (status := _HTTP.search(line)) is not None:
@@ -95,7 +96,7 @@ def _from_line(output: str, exit_code: int) -> str:
     return f"The script ended with exit code {exit_code}{reason}"
 
 
-def _raised(lines: list[str]) -> tuple[str, str] | None:
+def _last_exception(lines: list[str]) -> tuple[str, str] | None:
     """Return the class and message of the last exception if there is a traceback."""
     starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     for line in lines[starts[-1] + 1 :] if starts else ():

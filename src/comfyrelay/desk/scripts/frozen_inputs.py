@@ -37,7 +37,7 @@ class FrozenInputs:
         self._inputs = settings.input_folder / HIDDEN
 
     def take(self, job: ScriptJob) -> str:
-        """Freeze the files and arguments of this job. Returns the name to restore them by."""
+        """Freeze the files and arguments of this job. Returns the name to restore them with."""
         try:
             content = (self._settings.template_folder / job.template).read_bytes()
             template, inputs, arguments = _digest(content), self._digest_of(job), _digest(self._arguments)
@@ -136,7 +136,7 @@ def _move(part: Path, target: Path) -> None:
 
 
 def _files_in(root: Path) -> Iterator[Path]:
-    """Yield all files, except hidden ones and those in linked folders, which may form cycles."""
+    """Yield all files except hidden files and files in linked folders, which may form cycles."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))

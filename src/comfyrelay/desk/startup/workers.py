@@ -200,12 +200,12 @@ class DeskWorkers:
         return [] if self.is_all_simulated or agent is None else agent.comfyui_unreachable
 
     def uncleaned_comfyui(self) -> list[str]:
-        """Return the URLs of ComfyUIs in which job files stay, without passwords."""
+        """Return the URLs of ComfyUI servers that keep job files, without passwords."""
         agent = self._agents.get(self._simulation.stage)
         return [] if self.is_all_simulated or agent is None else self.without_logins(agent.uncleaned_comfyui)
 
     def unreachable_at(self, stage: str) -> list[str]:
-        """Return the reasons if all ComfyUIs of a stage are unreachable."""
+        """Return the reasons if all ComfyUI servers of a stage are unreachable."""
         agent = self._agents.get(Stage(stage))
         return agent.comfyui_unreachable if agent is not None and agent.is_without_comfyui else []
 

@@ -21,7 +21,7 @@ async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> A
     """Create an account and a link to set its password. If this server sends mail, the user also gets a link by
     mail."""
     if context.settings.sign_up == "closed":
-        raise Forbidden("Sign-up on this server is closed (COMFYRELAY_SIGN_UP), also for invitations.")
+        raise Forbidden("Sign-up on this server is closed (COMFYRELAY_SIGN_UP), including invitations.")
     user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
     return _answer(context, user, link)
 

@@ -54,7 +54,7 @@ async def list_workers(
 async def list_worker_audit_logs(
     worker_id: WorkerId, context: ContextOf, event: TextFilter = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.AuditEntry]]:
-    """List the audit log of a worker, newest first, also after it has deregistered."""
+    """List the audit log of a worker, newest first. This also works after it has deregistered."""
     page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
     return page_of(page, wire.AuditEntry.of)
 

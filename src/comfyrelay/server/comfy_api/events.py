@@ -57,7 +57,7 @@ async def events(
 
 
 class _JobStream:
-    """One open stream. It remembers what it has sent."""
+    """One open stream, which keeps track of the data that it has sent."""
 
     def __init__(self, request: Request, context: Context, user: User, job: JobRecord) -> None:
         self._request = request

@@ -117,6 +117,6 @@ async def http_problem(request: Request, error: HTTPException) -> Response:
 
 
 def message_of(error: ComfyRelayError) -> str:
-    """Return the sentence of an error, with the invalid fields if it does not name them."""
+    """Return the message of an error, with the invalid fields if the message does not name them."""
     fields = error.errors if isinstance(error, InvalidInput) and not isinstance(error, MissingAsset) else {}
     return " ".join([error.detail, *(f"{name}: {text}" for name, text in fields.items())])

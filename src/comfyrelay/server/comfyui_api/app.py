@@ -42,6 +42,6 @@ async def _plain(_request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    # The caller does not see the cause.
+    # The cause is hidden from the caller.
     log.error("request.failed", path=request.url.path, exc_info=error)
     return PlainTextResponse("500 Internal Server Error", status_code=500)

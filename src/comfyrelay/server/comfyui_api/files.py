@@ -116,7 +116,7 @@ async def _receive(call: Call, *, is_mask: bool = False) -> Response:
         content: BinaryIO = image.file
         if is_mask:
             content = await _masked(call, _text(form, "original_ref"), await image.read())
-        new = await _received(form, image, content)
+        new = await _read_file(form, image, content)
         is_replacing = form.get("overwrite") in ("true", "1")
         path = await call.context.engine.comfyui_api.input_files.receive(
             call.user, new, content, overwrite=is_replacing
@@ -144,7 +144,7 @@ async def _masked(call: Call, reference: str, mask: bytes) -> BinaryIO:
     return io.BytesIO(await engine.images.masked(found, mask))
 
 
-async def _received(form: FormData, image: UploadFile, content: BinaryIO) -> ReceivedFile:
+async def _read_file(form: FormData, image: UploadFile, content: BinaryIO) -> ReceivedFile:
     name, subfolder = image.filename or "", _text(form, "subfolder").strip("/")
     if not name or name != PurePosixPath(name.replace("\\", "/")).name or name in (".", ".."):
         raise InvalidInput("Send the file name without a path, and the folder in subfolder.")

@@ -11,8 +11,8 @@ from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, empty, re
 from comfyrelay.server.comfyui_api.views import (
     cloud_history_entry,
     history_entry,
-    number_of,
     queue_item,
+    queue_number,
     queue_status,
 )
 from comfyrelay.services.comfyui_api.prompts import ENDED, RUNNING, WAITING
@@ -60,7 +60,7 @@ async def submit(call: Call) -> Response:
     structlog.contextvars.bind_contextvars(job_id=submitted.job.id)
     found = {
         "prompt_id": submitted.record.prompt_id,
-        "number": number_of(submitted.job),
+        "number": queue_number(submitted.job),
         "node_errors": submitted.node_errors,
     }
     return JSONResponse(found)
@@ -111,13 +111,13 @@ async def history(call: Call) -> Response:
 
 
 @routes.add("GET", "/history/{prompt_id}")
-async def history_of(call: Call) -> Response:
-    return await _history_of(call, history_entry)
+async def prompt_history(call: Call) -> Response:
+    return await _prompt_history(call, history_entry)
 
 
 @routes.add("GET", "/history_v2/{prompt_id}")
-async def cloud_history_of(call: Call) -> Response:
-    return await _history_of(call, cloud_history_entry)
+async def cloud_prompt_history(call: Call) -> Response:
+    return await _prompt_history(call, cloud_history_entry)
 
 
 @routes.add("POST", "/history")
@@ -152,7 +152,7 @@ async def free(call: Call) -> Response:
     return empty()
 
 
-async def _history_of(call: Call, entry: Any) -> Response:
+async def _prompt_history(call: Call, entry: Any) -> Response:
     prompt = await call.context.engine.comfyui_api.prompts.find(call.tenant_id, call.path("prompt_id"))
     is_shown = prompt is not None and prompt.status in ENDED and prompt.record.hidden_at is None
     return JSONResponse({prompt.id: entry(prompt)} if prompt is not None and is_shown else {})

@@ -174,7 +174,7 @@ def error_body(error: ComfyRelayError) -> Response:
     """Return an error in ComfyUI's format."""
     own = problem_response(error)
     if own is None:
-        # The caller does not see the cause.
+        # The cause is hidden from the caller.
         log.error("request.failed", exc_info=error)
         return PlainTextResponse("500 Internal Server Error", status_code=500)
     fields = error.errors if isinstance(error, InvalidInput) else {}

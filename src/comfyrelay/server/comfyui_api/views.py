@@ -28,7 +28,7 @@ def queue_status(summary: QueueSummary) -> dict[str, Any]:
     return {"exec_info": {"queue_remaining": sum(summary.counts.get(status, 0) for status in _UNFINISHED)}}
 
 
-def number_of(job: JobRecord) -> int:
+def queue_number(job: JobRecord) -> int:
     """Return the queue number. Prompts run in this order."""
     return milliseconds(job.created_at)
 
@@ -40,7 +40,7 @@ def milliseconds(at: datetime) -> int:
 def queue_item(prompt: Prompt) -> list[Any]:
     """Return an item of `/queue`: number, id, graph, extra data and the output nodes."""
     record, job = prompt.record, prompt.job
-    return [number_of(job), prompt.id, record.graph, _extra_data(record, job), list(record.outputs)]
+    return [queue_number(job), prompt.id, record.graph, _extra_data(record, job), list(record.outputs)]
 
 
 def history_entry(prompt: Prompt) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def job_body(prompt: Prompt) -> dict[str, Any]:
     body: dict[str, Any] = {
         "id": prompt.id,
         "status": _STATUSES[prompt.status],
-        "priority": number_of(job),
+        "priority": queue_number(job),
         "create_time": milliseconds(job.created_at),
         "outputs_count": len(prompt.outputs),
         "previewable_outputs_count": len(previewable),

@@ -103,15 +103,15 @@ async def authenticate_admin(request: Request, context: Context) -> User:
 
 async def _authenticate_remembered_admin(request: Request, context: Context) -> User:
     """Authenticate an administrator, from memory while the central database does not answer."""
-    return await _or_remembered(authenticate_admin, request, context)
+    return await _with_remembered_admin(authenticate_admin, request, context)
 
 
 async def _authenticate_user_or_remembered_admin(request: Request, context: Context) -> User:
     """Authenticate a user; an administrator from memory while the central database does not answer."""
-    return await _or_remembered(authenticate_user, request, context)
+    return await _with_remembered_admin(authenticate_user, request, context)
 
 
-async def _or_remembered(
+async def _with_remembered_admin(
     authenticate: Callable[[Request, Context], Awaitable[User]], request: Request, context: Context
 ) -> User:
     remembered = context.remembered_admin((await _read_secret(request, context))[0])

@@ -126,7 +126,7 @@ def _parse(body: bytes, settings: Settings, model: TypeAdapter[Any]) -> Any:
     except ValidationError as error:
         # Counting takes no time, but a list of 200,000 errors takes 2 s and blocks all threads.
         if error.error_count() > MAX_NAMED_ERRORS:
-            too_many = f"{error.error_count()} values are invalid, too many to name them."
+            too_many = f"{error.error_count()} values are invalid, too many to list."
             raise InvalidInput(errors={"body": too_many}) from None
         errors = [{**found, "loc": ("body", *found["loc"])} for found in error.errors(include_url=False)]
         raise RequestValidationError(errors) from None

@@ -72,7 +72,7 @@ class ConnectionLimits:
     def connect(self, connection: "LimitedConnection") -> None:
         self._connections += 1
         if self._connections > self._max_connections:
-            closed = self._least_needed(connection)
+            closed = self._choose_victim(connection)
             self.close(closed, "too_many_connections")
             if closed is connection:
                 return
@@ -82,7 +82,7 @@ class ConnectionLimits:
         else:
             self.close(connection, "too_many_connections_of_one")
 
-    def _least_needed(self, new: "LimitedConnection") -> "LimitedConnection":
+    def _choose_victim(self, new: "LimitedConnection") -> "LimitedConnection":
         """Return a connection whose client does not wait for a response, or else the new one."""
         anonymous = (connection for connection in self._idle if not self._is_known(connection))
         return next(chain(anonymous, self._half_open, self._idle, self._bodies), new)

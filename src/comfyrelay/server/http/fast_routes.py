@@ -60,7 +60,7 @@ class _FastRoute:
         self._serialize = TypeAdapter(route.response_model).serializer.to_json
 
     async def answer(self, request: Request) -> tuple[int, bytes]:
-        """Return the status and the body of a successful response, or raise what the endpoint raises."""
+        """Return the status and the body of a successful response, or raise the endpoint's exception."""
         endpoint = self.route.endpoint
         content = await read_body(request, endpoint)
         # A large body is parsed in a thread.

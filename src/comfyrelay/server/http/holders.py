@@ -17,7 +17,8 @@ from comfyrelay.errors import TooManyRequests
 from comfyrelay.settings import Settings
 
 STATE_KEY = "comfyrelay.connection"
-# The limits are lowered to a share of all connections, but not below what one browser with a few pages needs.
+# The limits are lowered to a share of all connections, but not below the number that one browser with a few pages
+# needs.
 MIN_LIMIT = 16
 # Each slot of a worker parks one heartbeat, and sends its reports on a second connection.
 CONNECTIONS_PER_SLOT = 2

@@ -12,7 +12,7 @@ from comfyrelay.errors import TooManyRequests
 
 WINDOW_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-# A limit per address does not stop an attacker with more addresses anyway.
+# An attacker with more addresses would evade a limit per address anyway.
 MAX_KEYS = 10_000
 # More attempts per account than per address, because its users may have several addresses.
 ACCOUNT_FACTOR = 3

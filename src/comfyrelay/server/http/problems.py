@@ -198,5 +198,5 @@ async def handle_http_exception(request: Request, error: Exception) -> JSONRespo
 
 async def _handle_unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("request.failed", path=request.url.path, exc_info=error)
-    # The caller does not see the cause, which may contain internal details.
+    # The cause is hidden from the caller, because it may contain internal details.
     return _response(500, "internal", title="Internal error", detail="The server failed. Try again later.")

@@ -34,7 +34,7 @@ async def change_password(
     user: CurrentUser,
     bearer: Bearer,
 ) -> Answer[None]:
-    """Change your password. All your other sessions end; API tokens stay."""
+    """Change your password. All your other sessions end; API tokens remain valid."""
     context.sign_ins.check(address_of(request), user.email)
     await context.engine.accounts.own_account.change_password(
         user,

@@ -74,7 +74,7 @@ async def pause(
 
 @router.post("/resume", responses=error_responses(403))
 async def resume(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
-    """Resume your queue. Jobs and batches that you paused themselves stay paused."""
+    """Resume your queue. Jobs and batches that you paused individually stay paused."""
     was_paused = await context.engine.queue.pauses.resume(user.tenant_id)
     return await _counts(context, user, "The queue is resumed." if was_paused else "The queue is not paused.")
 

@@ -356,7 +356,8 @@ async def _poll(context: Context, request: Request, worker: Worker, body: wire.P
 async def _poll_next(
     context: Context, request: Request, worker: Worker, body: wire.PollRequest
 ) -> wire.PollAnswer | None:
-    """Poll after a completion. The job is completed, so the response is no error: the worker's next poll gets it."""
+    """Poll after a completion. Because the job is completed, errors are not returned: the worker's next poll gets
+    them."""
     try:
         return await _poll(context, request, worker, body)
     except ComfyRelayError as error:

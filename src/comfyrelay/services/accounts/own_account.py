@@ -38,7 +38,7 @@ class OwnAccount:
             return await tenants.email_verified_at(tx, user.id) is not None
 
     async def change_password(self, user: User, *, current: str, new: str, kept_session: str) -> None:
-        """Set a new password, and end all sessions but this one. API tokens stay."""
+        """Set a new password, and end all sessions but this one. API tokens remain valid."""
         before = await self._require_password(user, current, field="current_password")
         hashed = await self._sign_in.hash_password(new, email=user.email, field="new_password")
 
