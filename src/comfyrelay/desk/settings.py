@@ -91,7 +91,7 @@ class DeskSettings(ManagedSettings):
     interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
         description="what happens to a job that was running when the desk was killed: `retry` (runs again, up to its "
-        "attempts), `fail` (one click runs it again) or `requeue` (runs again, without limit)",
+        "limit of attempts), `fail` (one click runs it again) or `requeue` (runs again, without limit)",
     )
     max_concurrency: Count | None = Field(None, description="number of simultaneous jobs; if not set, one per ComfyUI")
     prefetch: CountOrZero = Field(

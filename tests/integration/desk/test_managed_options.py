@@ -21,7 +21,7 @@ async def test_missing_comfyui_is_reported_before_the_start(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--per-gpu", "2"], "name its folder with --comfyui"),
+        (["--per-gpu", "2"], "set its folder with --comfyui"),
         (["--comfyui", "a", "--comfyui-url", "http://127.0.0.1:1"], "not both"),
     ],
 )

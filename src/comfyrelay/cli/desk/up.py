@@ -175,9 +175,7 @@ def _with_comfyui(
 ) -> DeskSettings:
     """Apply the command-line options, which override the environment and the file."""
     if urls and folder:
-        raise ConfigurationError(
-            "Give --comfyui-url for a ComfyUI that runs, or --comfyui for one to start, but not both."
-        )
+        raise ConfigurationError("Give --comfyui-url for a running ComfyUI, or --comfyui to start one, but not both.")
     set_elsewhere = desk.model_dump(exclude_unset=True)
     if urls:
         set_elsewhere = {**set_elsewhere, "comfyui_url": urls, "comfyui_dir": None}
@@ -186,7 +184,7 @@ def _with_comfyui(
     if per_gpu:
         set_elsewhere["per_gpu"] = per_gpu
     if per_gpu and set_elsewhere.get("comfyui_dir") is None:
-        raise ConfigurationError("--per-gpu is for a ComfyUI that is started here: name its folder with --comfyui.")
+        raise ConfigurationError("--per-gpu is for a ComfyUI that is started here: set its folder with --comfyui.")
     return type(desk)(**set_elsewhere)
 
 
@@ -197,7 +195,7 @@ def _comfyui_lines(silent: Sequence[str], simulated_jobs: str) -> Iterator[str]:
         yield f"{url} does not answer yet: jobs wait for it"
     if silent and simulated_jobs == "examples":
         yield "until then the examples run on the built-in simulator; with `up --simulator` all jobs do"
-        yield "is ComfyUI elsewhere? name it with --comfyui-url"
+        yield "is ComfyUI at another address? set --comfyui-url"
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:

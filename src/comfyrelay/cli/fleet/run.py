@@ -72,7 +72,7 @@ def status(url: ServerUrl = None, as_json: Json = False) -> None:
         ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(fleet) for fleet in found]
     )
     if found[0].leader is None:
-        print_note("No autoscaling loop runs. Start a server, or `comfyrelay fleet run`.")
+        print_note("No autoscaling loop is running. Start a server, or `comfyrelay fleet run`.")
 
 
 def decisions(

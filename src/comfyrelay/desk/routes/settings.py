@@ -105,7 +105,7 @@ def _reachable_url(request: Request, state: DeskState) -> str:
     url = url_elsewhere(state.live.settings)
     if url is None:
         raise Conflict(
-            "Only this machine can reach the desk now. In Settings, set a password, let it listen on 0.0.0.0 and "
+            "Only this machine can reach the desk now. In Settings, set a password, let the desk listen on 0.0.0.0 and "
             "restart it. Or start it with: comfyrelay up --host 0.0.0.0"
         )
     return url
@@ -123,6 +123,6 @@ def _warnings(state: DeskState) -> dict[str, str]:
         return {}
     text = (
         f"Job files stay in input/comfyrelay and output/comfyrelay of {', '.join(urls)}, because its folder is not "
-        "known here. Choose it, or delete them there from time to time, while no job runs."
+        "known here. Choose that folder, or occasionally delete the files there while no job is running."
     )
     return {"desk.comfyui_folders": text}

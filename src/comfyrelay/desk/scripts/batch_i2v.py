@@ -45,7 +45,7 @@ PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}
 _STEPS = ("steps", "start_at_step", "end_at_step")
 # After these errors, the next item would fail as well.
 _FATAL = (GraphRefused, NotInstalled, RunInterrupted, ServerRefused, ServerUnreachable)
-# Minimum progress and time between logged progress lines.
+# Minimum progress or time between logged progress lines.
 _LOG_PROGRESS = 0.1
 _LOG_SECONDS = 10.0
 

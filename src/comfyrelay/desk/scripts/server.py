@@ -173,7 +173,7 @@ class ScriptServer:
             watching.cancel()
 
     async def _logged_refusal(self) -> str | None:
-        """Return the reason from ComfyUI's log why it refused the last graph. Not every server has a log."""
+        """Return the reason that ComfyUI's log gives for refusing the last graph. Not every server has a log."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 return refusal_in_log(await self.log_lines())

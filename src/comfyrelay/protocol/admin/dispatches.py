@@ -75,9 +75,9 @@ class Retried(AnswerBody):
 
 
 class SupportJob(AnswerBody):
-    """A job for an operator who answers its customer. `job` is the job as the customer sees it, `values` are the inputs
+    """A job for an operator who helps its customer. `job` is the job as the customer sees it, `values` are the inputs
     that are not files, and `events` are the first 200 events. `email` is null once the account is deleted, and the
-    effect is null without one. `error_detail` is the error as the worker reported it."""
+    effect is null if the job has none. `error_detail` is the error as the worker reported it."""
 
     job: Job
     email: str | None

@@ -161,7 +161,7 @@ def _key_reused(job_id: str) -> JSONResponse:
 def _label_problem(labels: dict[str, Any]) -> str | None:
     """Return why these labels are invalid, or `None`."""
     if len(labels) > wire.MAX_LABELS:
-        return f"There are {len(labels)} labels, but a job has at most {wire.MAX_LABELS}."
+        return f"There are {len(labels)} labels, but a job can have at most {wire.MAX_LABELS}."
     for key, value in labels.items():
         if not 0 < len(key) <= wire.MAX_LABEL_KEY_LENGTH or not is_storable(key):
             return f"The key {key[:100]!r} is invalid: it must have 1 to {wire.MAX_LABEL_KEY_LENGTH} characters."
