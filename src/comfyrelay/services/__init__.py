@@ -1,1 +1,1 @@
-"""Use cases. The only place where transactions begin and end."""
+"""Use cases. Transactions begin and end only here."""

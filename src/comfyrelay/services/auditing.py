@@ -1,7 +1,7 @@
-"""Record what people change, in the transaction of the change, and refuse changes of an object that was changed since.
+"""Record the changes that people make, and refuse a change if the object has changed since the person read it.
 
 A route or a command opens a scope. While it is open, each transaction of the central database reads the object before
-and after, and writes the entry. A change of a shard cannot share a transaction with the entry: the entry is written
+and after, and writes the entry. A change in a shard cannot share a transaction with its entry: the entry is written
 first, marked as not done, and completed afterwards.
 """
 
@@ -28,16 +28,16 @@ _current: ContextVar["ChangeScope | None"] = ContextVar("audit_scope", default=N
 
 @dataclass
 class ChangeScope:
-    """One request or command of a person. `kind` and `keys` name the object, if its snapshot is known."""
+    """One request or command of a person. `kind` and `keys` identify the object, if snapshots of it exist."""
 
     entry: NewAuditLogEntry
     kind: str | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)
-    # The version of the object that the person has seen. Without one, nothing is refused.
+    # The version of the object that the person has seen. If `None`, no change is refused.
     expected: str | None = None
-    # Returns what is recorded if there is no snapshot.
+    # Returns the values to record if there is no snapshot.
     request: Callable[[], dict[str, Any] | None] = lambda: None
-    # The keys of an object that the caller of the scope has created.
+    # The keys of an object that was created in the scope.
     created: Mapping[str, Any] | None = None
     entry_id: int | None = None
     # The whole object before the first change.
@@ -51,7 +51,8 @@ class ChangeScope:
         return await audit_log.snapshot(tx, self.kind, self.keys, lock=lock)
 
     def check(self, before: Snapshot | None) -> None:
-        """Raise `ChangedMeanwhile` if the person has seen another version. The change itself makes another one."""
+        """Raise `ChangedMeanwhile` if the person has seen another version. After a change in this scope, nothing is
+        checked."""
         if self.expected is not None and not self.has_changed and audit_log.etag(before) != self.expected:
             raise ChangedMeanwhile
 
@@ -94,8 +95,8 @@ class AuditLog:
             return audit_log.etag(await audit_log.snapshot(tx, kind, keys))
 
     async def finish(self, scope: ChangeScope, *, created: Mapping[str, Any] | None = None) -> str | None:
-        """Complete the entry of a successful change, and return the new version of the object. `created` are the keys
-        of a new object."""
+        """Complete the entry of a successful change, and return the object's new version. `created` are the keys of a
+        new object."""
         if created is not None:
             scope.keys = created
             scope.entry = replace(scope.entry, subject=subject_of(scope.kind or "", created))
@@ -111,7 +112,7 @@ class AuditLog:
 
         scope.is_closed = True
         if scope.entry_id is not None and created is None:
-            # The transaction of the change has completed the entry.
+            # The transaction of the change has already completed the entry.
             async with self._central.read() as tx:
                 return audit_log.etag(await scope.read(tx))
         return audit_log.etag(await self._central.run(TransactionStep.AUDIT, work))
@@ -120,8 +121,8 @@ class AuditLog:
     async def command(
         self, name: str, kind: str, keys: Mapping[str, Any], *, user: str, host: str
     ) -> AsyncIterator[ChangeScope]:
-        """Record the changes of a command inside the block, which `user` runs on the machine `host`. A command that
-        creates an object sets `created`."""
+        """Record the changes inside the block as changes by a command, which `user` runs on the machine `host`. A
+        command that creates an object sets `created`."""
         named = keys_of(kind, keys)
         entry = NewAuditLogEntry(
             actor_id=None, actor=f"{user} (command)", address=host, action=name, subject=subject_of(kind, keys)
@@ -163,7 +164,7 @@ class AuditLog:
         scope = _open_scope()
         if scope is None or scope.entry_id is not None:
             return await run(work)
-        # The entry of a change in another database is written first, so that no change is without one.
+        # The entry is in another database, so it is written first: no change is without an entry.
         planned = replace(scope.entry, after=scope.shown_request, is_done=False)
         entry_id = await self._write(lambda tx: audit_log.record(tx, planned))
         try:
@@ -184,8 +185,8 @@ class AuditLog:
 
 
 def keys_of(kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the keys of an object of this kind, which are `given` by these names or by the names of their columns;
-    `None` if it has no snapshots, or a key is missing."""
+    """Return the keys of an object of this kind. `given` contains them by name or by column. Returns `None` if the kind
+    has no snapshots or a key is missing."""
     if kind not in audit_log.KINDS:
         return None
     names = audit_log.KINDS[kind].keys

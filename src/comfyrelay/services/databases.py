@@ -42,7 +42,7 @@ class Databases:
         self._down_until: dict[str, float] = {}
         # Shards that were unreachable at startup, and why; their schema version is unknown.
         self._pending: dict[str, str] = {}
-        # Cached for good, because a tenant never moves to another shard.
+        # Cached permanently, because a tenant never moves to another shard.
         self._shard_of: dict[str, str] = {}
 
     @classmethod
@@ -68,7 +68,7 @@ class Databases:
         try:
             return self.shards[name]
         except KeyError:
-            # Another process may have this shard configured, so its jobs wait instead of failing.
+            # Another process may know this shard, so its jobs wait instead of failing.
             raise DatabaseUnavailable(name=name) from None
 
     async def shard_of(self, tenant_id: str) -> Database:
@@ -102,7 +102,7 @@ class Databases:
             log.info("shard.up", shard=name)
 
     def compile_statements(self) -> None:
-        """Prepare the frequent statements, which otherwise makes the first job wait."""
+        """Compile the frequent statements, so that the first job does not wait for it."""
         for dialect in {database.dialect for database in (self.central, *self.shards.values())}:
             warm_up.compile_statements(dialect)
 
@@ -126,7 +126,8 @@ class Databases:
         await asyncio.gather(*(self._open(name) for name in self.shards))
 
     async def _prepare_upgrade(self) -> None:
-        """Before any database changes, refuse newer ones, and copy SQLite files that an upgrade changes."""
+        """Before any database is changed, refuse databases of newer versions, and copy SQLite files that the upgrade
+        changes."""
         outdated = []
         for database, schema in self.schemas():
             with suppress(DatabaseUnavailable):
@@ -140,7 +141,7 @@ class Databases:
             await self._copy_files(self.copies)
 
     async def _copy_files(self, folder: Path) -> None:
-        # All files, because those of one moment belong together.
+        # All files, because only copies of the same moment fit together.
         files = {database.name: database.path for database, _ in self.schemas() if database.path is not None}
         self.copied_to = await asyncio.to_thread(copy_before_upgrade, folder, files)
         log.info("database.copied", databases=[*files], folder=str(self.copied_to))

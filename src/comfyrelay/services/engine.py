@@ -70,7 +70,7 @@ class Engine:
     ) -> None:
         """`signing_secrets` sign the URLs of local files; without secrets, local files have no URLs."""
         self.settings = settings
-        # First, because it refuses an invalid URL, and the databases create files.
+        # Storage is opened first, because it refuses invalid URLs, and opening the databases creates files.
         self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
         self.databases = Databases.from_settings(settings, clock=clock)
         self.notify_channel = notify_channel or self._open_notify_channel()
@@ -114,7 +114,7 @@ class Engine:
         self._fleet_problems: Sequence[Outage] = ()
 
     def sign_with(self, secrets: Sequence[str]) -> None:
-        """Sign the URLs of local files with these secrets, if they were not known before."""
+        """Set the secrets that sign the URLs of local files, if they were not known before."""
         if isinstance(self.objects, LocalObjects):
             self.objects.sign_with(secrets)
 
@@ -148,7 +148,7 @@ class Engine:
             _every("burst", 0.2, self.autoscaling.bursting.run_stages),
             _every("webhooks", 0.2, self._send_webhooks),
             _every("mails", 0.2, self._send_mails),
-            # The interval lets submitted jobs start before their inputs are drawn.
+            # The interval lets submitted jobs start before the posters of their inputs are drawn.
             _every("posters", 0.5, self._draw_posters),
         ]
         if not self._hooks.desk_workers:
@@ -179,7 +179,7 @@ class Engine:
         await self.databases.close()
 
     async def _record_seen(self) -> None:
-        """Record all workers that sent a request in one write, so that a request costs none."""
+        """Record all workers that sent a request in one write, so that requests need no write of their own."""
         # Workers that reported their GPUs were recorded with them.
         recorded = await self.workers.slots.write_noted()
         seen = self.workers.workers.take_seen().union(self.queue.leasing.take_pollers())
@@ -219,7 +219,7 @@ class Engine:
         if self.operations.alerts.rules:
             with contextlib.suppress(DatabaseUnavailable):
                 self._fleet_problems = await self.operations.fleet_problems.find()
-            # While the database is away, the last ones go on.
+            # While the database is unreachable, the last known problems are kept.
             await self.operations.alerts.notify([*self.operations.outages.current, *self._fleet_problems])
 
     async def _send_mails(self) -> None:

@@ -34,17 +34,18 @@ class Hooks:
     checks: Mapping[WorkflowKind, ValueCheck] = field(default_factory=dict)
     # Workers in this process. Only they may run scripts.
     desk_workers: Collection[str] = ()
-    # Whether every user is the owner of this machine: batches may name notification URLs, and the errors of effects
-    # keep the words of ComfyUI.
+    # Whether every user is the owner of this machine. In that case, batches may name notification URLs, and errors of
+    # effects keep ComfyUI's wording.
     users_are_owners: bool = False
     # If all workers of a stage are in this process: why none of their ComfyUI servers is available.
     comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: ()
-    # Whether a worker of this process has yet to register.
+    # Whether a worker of this process has not registered yet.
     is_worker_starting: Callable[[str], bool] = lambda _stage: False
-    # Returns the stage of a workflow's jobs, also for reruns. By default it is the requested one, or the server's.
+    # Returns the stage of a workflow's jobs, including reruns. By default, it is the requested stage or else the
+    # server's.
     stage_of: Callable[[int], Stage] | None = None
-    # Called in the transaction that deletes jobs or outputs, with their attempts and whether files that only the
-    # application knows are kept. After a crash, the application removes the files that no attempt names any more.
+    # Called in the transaction that deletes jobs or outputs, with their attempts and whether to keep files that only
+    # the application knows. After a crash, the application removes the files that no attempt names.
     on_removing: Callable[[Sequence[Attempt], bool], Awaitable[None]] | None = None
     # Removes files of deleted jobs and outputs that only the application knows, such as copies of outputs.
     on_removed: Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]] | None = None

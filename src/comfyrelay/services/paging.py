@@ -11,23 +11,23 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultPage(Generic[T]):
-    """`next_cursor` starts the next page; the last page has none."""
+    """`next_cursor` is where the next page starts. The last page has none."""
 
     items: Sequence[T]
     next_cursor: str | None = None
 
     def with_items(self, items: Sequence[U]) -> "ResultPage[U]":
-        """Return a page with the same cursor and other items."""
+        """Return a page with the same cursor but other items."""
         return ResultPage(items=items, next_cursor=self.next_cursor)
 
 
 def make_page(found: Sequence[T], *, limit: int, key: Callable[[T], object] = attrgetter("id")) -> ResultPage[T]:
-    """Make a page of up to `limit` items. One item more in `found` shows that there is another page."""
+    """Return a page of up to `limit` items. An additional item in `found` means that there is another page."""
     return cut_page(found[:limit], has_more=len(found) > limit, key=key)
 
 
 def cut_page(items: Sequence[T], *, has_more: bool, key: Callable[[T], object] = attrgetter("id")) -> ResultPage[T]:
-    """Make a page of items that the store has cut."""
+    """Return a page of items that the store has already limited."""
     return ResultPage(items=items, next_cursor=str(key(items[-1])) if has_more and items else None)
 
 

@@ -18,7 +18,7 @@ class Reset:
 class StreamMessage(Generic[W]):
     """A message to subscribers. A keep-alive has no content.
 
-    `cursor` is set if the subscriber has received everything up to it with this message.
+    `cursor` is set if this message completes everything up to that cursor.
     """
 
     content: W | Reset | None

@@ -1,4 +1,4 @@
-"""Names of the transactions. Tests simulate a crash before and after the commit of each."""
+"""Names of the transactions. Tests simulate a crash before and after each commit."""
 
 from enum import StrEnum
 
@@ -8,9 +8,9 @@ class TransactionStep(StrEnum):
     SUBMIT_JOB = "submit.job"
     SUBMIT_ENQUEUE = "submit.enqueue"
     SUBMIT_FORGET = "submit.forget"
-    # Before an output is copied for a job that reuses it.
+    # Runs before an output is copied for a job that reuses it.
     REUSE = "reuse"
-    # Leases and worker reports: first the central database, then the shard.
+    # Leases and reports of workers: first the central database, then the shard.
     LEASE = "lease"
     HEARTBEAT = "heartbeat"
     HEARTBEAT_LOGS = "heartbeat.logs"
@@ -37,7 +37,7 @@ class TransactionStep(StrEnum):
     ERASE = "erase"
     # Entries of the audit log that belong to changes of another database.
     AUDIT = "audit"
-    # What the alert rules have sent.
+    # Alerts that the rules have sent.
     ALERT = "alert"
     # Posters of inputs, and postponed posters of outputs.
     DRAW_CLAIM = "draw.claim"

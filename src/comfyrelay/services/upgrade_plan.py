@@ -1,4 +1,4 @@
-"""What an upgrade of the databases would do."""
+"""Plan an upgrade of the databases without changing anything."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from comfyrelay.system.folder_lock import FolderLock
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatabasePlan:
-    """`migrations` are to be run. `problem` says why the database cannot be upgraded."""
+    """`migrations` will be run. `problem` is the reason why the database cannot be upgraded."""
 
     revision: str | None
     newest: str
@@ -28,12 +28,12 @@ class DatabasePlan:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpgradePlan:
     databases: dict[str, DatabasePlan]
-    # What is copied before the upgrade, or what to do instead; `None` if nothing is changed.
+    # Says which databases are copied before the upgrade, or what to do instead; `None` if nothing changes.
     backup: str | None
-    # Servers and commands on PostgreSQL, or the process that holds the data folder.
+    # Servers and commands that use PostgreSQL, and the process that holds the data folder.
     processes: Sequence[ConnectedProcess]
     workers: Sequence[WorkerVersion]
-    # Workers that get no jobs from this version.
+    # Workers that would get no jobs from this version.
     refused_workers: Sequence[WorkerVersion]
 
     @property
@@ -42,7 +42,7 @@ class UpgradePlan:
 
 
 async def plan_upgrade(data_dir: Path, databases: Databases) -> UpgradePlan:
-    """Read what an upgrade to this version would do, without a change."""
+    """Return what an upgrade to this version would do, without changing anything."""
     plans = {database.name: await _plan(database, schema) for database, schema in databases.schemas()}
     central = plans[databases.central.name]
     processes: list[ConnectedProcess] = []
@@ -76,7 +76,7 @@ async def _plan(database: Database, schema: Schema) -> DatabasePlan:
 
 
 def _backup(databases: Databases, plans: dict[str, DatabasePlan]) -> str | None:
-    """Say how databases with data are backed up."""
+    """Return a text that says how databases with data are backed up."""
     changed = [
         database
         for database, _ in databases.schemas()

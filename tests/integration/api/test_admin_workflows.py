@@ -304,7 +304,7 @@ class TestValidating:
         assert by_worker["lacking"]["missing_node_types"] == ["CheckpointLoader", "SaveVideo"]
         assert by_worker["lacking"]["missing_models"] == ["model.safetensors"]
         assert "model.safetensors" in by_worker["lacking"]["text"]
-        assert found["text"].startswith("Of 3 workers, 1 meet all requirements")
+        assert found["text"] == "1 of 3 workers can run this workflow (1 cannot, 1 unknown)."
 
     async def test_selectable_models_are_required(self, desk: OperatorScenario) -> None:
         choice = {

@@ -75,7 +75,7 @@ class TestPermission:
         eve = await api.user("eve@example.com")
         problem = problem_of(await eve.call("POST", "/api/workflows", WORKFLOW), 403)
         assert problem["detail"] == (
-            "Your account runs effects only. Ask an administrator to allow your own workflows."
+            "Your account can run only effects. Ask an administrator to allow your own workflows."
         )
         assert (await eve.get("/api/me"))["own_workflows"] is None
         assert (await eve.get("/api/workflows"))["items"] == []

@@ -105,7 +105,7 @@ async def test_preset_whose_input_vanished_is_named(user: Caller) -> None:
     await user.post("/api/presets", {"name": "cats", "values": {keys["a cat"]: "two cats", "unknown": 1}})
     await user.post("/api/presets", {"name": "steps", "values": {keys[20]: 12}})
     answer = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": graph(has_text=False)})
-    assert f"The preset 'cats' sets {keys['a cat']}, which it no longer has." in answer.json()["message"]
+    assert f"The workflow has lost {keys['a cat']}, which the preset 'cats' sets." in answer.json()["message"]
     assert "'steps'" not in answer.json()["message"]
     assert [preset["name"] for preset in (await user.get("/api/presets"))["items"]] == ["steps", "cats"]
 

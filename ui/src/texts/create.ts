@@ -42,7 +42,7 @@ export const create = {
   empty: "No workflows yet",
   noEffects: "No effects yet",
   noEffectsAdvice: "Effects appear here as soon as the studio offers one.",
-  effectsOnly: "Your account runs effects only. Ask an administrator to allow your own workflows.",
+  effectsOnly: "Your account can run only effects. Ask an administrator to allow your own workflows.",
   emptyAdvice: "Drop a workflow file from ComfyUI, or an image with an embedded workflow.",
   notThere: "Workflow not found",
   notThereAdvice: "It may have been deleted. Choose another workflow from the list.",

@@ -19,7 +19,7 @@ class Ledger:
 
     async def credit(self, tenant_id: str, amount: int, *, reference: str, description: str | None = None) -> int:
         """Credit tokens once per reference, and return the balance. Raises `IdempotencyConflict` if the reference was
-        used for another amount."""
+        used for a different amount."""
         if amount <= 0:
             raise InvalidInput(errors={"amount": "This must be at least 1."})
 
@@ -49,8 +49,8 @@ class Ledger:
     async def take_back(
         self, tenant_id: str, amount: int, *, reference: str, description: str | None = None, may_owe: bool = False
     ) -> int:
-        """Take tokens from a wallet once per reference, and return the balance. If there are fewer, the tenant owes the
-        rest with `may_owe`; otherwise raises `InvalidInput`."""
+        """Take tokens from a wallet once per reference, and return the balance. If the balance is too low, the tenant
+        owes the rest with `may_owe`; otherwise raises `InvalidInput`."""
         if amount <= 0:
             raise InvalidInput(errors={"amount": "This must be at least 1."})
 
@@ -74,7 +74,7 @@ class Ledger:
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
 
     async def refund_job(self, tenant_id: str, job_id: str) -> int:
-        """Refund what an ended job has cost, once, and return the tokens."""
+        """Refund the cost of an ended job, once, and return the refunded tokens."""
 
         async def work(tx: Tx) -> int:
             await ledger.lock(tx, tenant_id)
@@ -84,7 +84,7 @@ class Ledger:
             if job.status not in TERMINAL_JOB:
                 raise Conflict(f"Only a job that has ended can be refunded; this one is {job.status}.")
             if not job.charged_tokens:
-                raise Conflict("This job has cost nothing.")
+                raise Conflict("This job did not cost anything.")
             known = (await ledger.of_jobs(tx, [job_id])).get(job_id, [])
             if not any(entry.type == TransactionType.JOB_CREDIT for entry in known):
                 entry = NewTransaction(
@@ -134,7 +134,7 @@ def _taken(
 
 
 async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -> None:
-    """Reserve tokens for all new jobs or none. The wallet is locked, and `balance` is its balance."""
+    """Reserve tokens for all new jobs or none. The caller holds the lock of the wallet; `balance` is its balance."""
     required = sum(costs.values())
     if balance < required:
         raise InsufficientTokens(required_tokens=required, balance=balance)

@@ -27,7 +27,7 @@ SETUP_SECONDS = 24 * 3600.0
 CODE_BYTES = 15
 CODE_LENGTH = 20
 GROUP_LENGTH = 5
-# Links that end with a new password.
+# Links that set a password.
 PASSWORD_LINKS = (LinkKind.RESET, LinkKind.SIGN_UP)
 EXPIRED = "This link was already used or has expired. Ask your administrator for a new one."
 EXPIRED_MAIL = "This link was already used or has expired. Ask for a new one on the page where you asked for this one."
@@ -40,7 +40,7 @@ ALREADY_SET_UP = "This server is already set up. Sign in instead."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewLink:
-    """A link with its secret, which is shown only once. `is_mailed`: another link was mailed to the user."""
+    """A link with its secret, which is shown only once. `is_mailed` means that another link was mailed to the user."""
 
     secret: str
     expires_at: datetime
@@ -49,7 +49,7 @@ class NewLink:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkedAccount:
-    """The account of a link. A link that creates an account has no user yet."""
+    """The account that a link is for. A link that creates an account has no user yet."""
 
     email: str
     user: User | None
@@ -130,9 +130,9 @@ class AccountLinks:
         return LinkedAccount(email=user.email, user=user)
 
     async def set_password(self, secret: str, password: str) -> User:
-        """Create the account of a link, or set its new password. The latter ends all sessions, API tokens and other
-        links: the old password may have been stolen, and tokens created with it."""
-        # Check the link first, because hashing is expensive.
+        """Create the account of a link, or set a new password. A new password ends all sessions, API tokens and other
+        links: the old password may have been stolen and used to create tokens."""
+        # Check the link before hashing, which is expensive.
         account = await self.find_account(secret)
         hashed = await self._sign_in.hash_password(password, email=account.email)
         if account.user is None:
@@ -169,13 +169,14 @@ class AccountLinks:
                 first=first,
             )
         except Conflict:
-            # An administrator has created the account in the meantime, or the address was confirmed twice.
+            # An administrator has created the account in the meantime, or the address was confirmed twice at the same
+            # time.
             raise NotFound(EXPIRED_MAIL) from None
         log.info("account.created", user_id=user.id, is_admin=False)
         return user
 
     async def create_setup_code(self) -> str:
-        """Create a code for the setup of the first administrator, in groups that are easy to type."""
+        """Create a code for setting up the first administrator, in groups of characters that are easy to type."""
         code = base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode()[:CODE_LENGTH]
         await self._databases.central.run(
             TransactionStep.TENANT,
@@ -193,7 +194,7 @@ class AccountLinks:
 
         async def first(tx: Tx) -> None:
             valid = await account_links.use_setup_codes(tx)
-            # Checked before the code: the second of two users with the right code did not mistype it.
+            # Checked before the code: a second user with the right code should not be told that the code is wrong.
             if await tenants.has_admin(tx):
                 raise Conflict(ALREADY_SET_UP)
             if given not in valid:
@@ -204,7 +205,7 @@ class AccountLinks:
         return user
 
     async def _check_setup(self, given: str) -> None:
-        """Check the code before the password is hashed, which is expensive."""
+        """Check the code before hashing the password, which is expensive."""
         async with self._databases.central.read() as tx:
             if await tenants.has_admin(tx):
                 raise Conflict(ALREADY_SET_UP)

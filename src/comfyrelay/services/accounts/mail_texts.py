@@ -22,7 +22,7 @@ def sign_up_mail(url: str, *, host: str) -> Mail:
 def already_registered_mail(url: str, *, host: str) -> Mail:
     return _mail(
         f"You have an account on {host}",
-        f"Someone, probably you, wanted to create an account on {host} with this address, which has one already.",
+        f"Someone, probably you, wanted to create an account on {host} with this address, but there already is one.",
         "Sign in here, or ask there for a new password:",
         url,
         "If it was not you, ignore this mail.",
@@ -44,7 +44,7 @@ def reset_mail(url: str, *, host: str) -> Mail:
         f"Someone, probably you, asked for a new password on {host}.",
         "Open this link to choose it. It works once, for a day:",
         url,
-        "If it was not you, ignore this mail: your password stays as it is.",
+        "If it was not you, ignore this mail: your password does not change.",
     )
 
 
@@ -54,14 +54,14 @@ def email_mail(url: str, *, host: str) -> Mail:
         f"This address was given for an account on {host}.",
         "Open this link to confirm it. It works once, for a day:",
         url,
-        "If it was not you, ignore this mail: nothing is changed.",
+        "If it was not you, ignore this mail: nothing changes.",
     )
 
 
 def changed_email_mail(new_email: str, *, host: str) -> Mail:
     return _mail(
         f"Your address on {host} was changed",
-        f"Your account on {host} now has the address {new_email}. This address no longer signs in.",
+        f"Your account on {host} now has the address {new_email}. You can no longer sign in with this one.",
         "If it was not you, ask the administrator at once.",
     )
 

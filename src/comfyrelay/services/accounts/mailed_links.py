@@ -1,6 +1,6 @@
-"""Links that visitors ask for by mail: to create an account, and to set a new password.
+"""Links that visitors can request by mail: to create an account or to set a new password.
 
-The answer is the same for every address, and takes the same transaction, so that it does not reveal who has an account.
+For every address, the answer is the same and needs the same transaction, so that it does not reveal who has an account.
 """
 
 import secrets
@@ -22,10 +22,10 @@ from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)
 
-# Mails that visitors can make this server send to one address, so that they cannot flood it.
+# Maximum number of mails to one address that visitors can request, so that they cannot flood it.
 MAX_MAILS = 5
 PER_SECONDS = 3600.0
-# Makes a link with this address and secret, and returns its mail, if one is sent.
+# Creates a link with this address and secret, and returns the mail to send, if any.
 Work = Callable[[Tx, str, str], Awaitable[Mail | None]]
 NO_MAIL = "This server sends no mail. Ask your administrator for a link."
 
@@ -48,7 +48,7 @@ class MailedLinks:
                 token_hash=hash_secret(secret),
                 kind=LinkKind.RESET,
                 lifetime_seconds=RESET_SECONDS,
-                # Without a user, the link is of no use; it is counted and takes as long to make.
+                # A link without a user is useless. It is created to count the request, and to take the same time.
                 user_id=user.id if user is not None and is_known else None,
                 email=address,
             )
@@ -57,7 +57,7 @@ class MailedLinks:
         await self._request(email, work)
 
     async def request_account(self, email: str, *, name: str | None = None) -> None:
-        """Mail a link that creates an account, or a hint if there is one."""
+        """Mail a link that creates an account, or a hint if the account exists."""
 
         async def work(tx: Tx, address: str, secret: str) -> Mail | None:
             is_known = await tenants.by_email(tx, address) is not None

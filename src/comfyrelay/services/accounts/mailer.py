@@ -1,7 +1,7 @@
 """Mails to users, through a queue in the central database.
 
-The transaction that makes a link also adds its mail. A loop sends it, and tries again for a day. A process that dies
-while sending may send a mail twice, and never loses one.
+The transaction that creates a link also adds its mail. A loop sends mails, and retries for a day. If a process dies
+while sending, a mail may be sent twice, but is never lost.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 CLAIM_SIZE = 20
-# Longer than all mails of a claim can take, one after the other.
+# Longer than it can take to send all mails of a claim, one after the other.
 LEASE_SECONDS = 2 * CLAIM_SIZE * 20.0
-# In total a day, as long as the links in mails are valid.
+# A day in total, because links in mails are valid for a day.
 RETRY_DELAYS_SECONDS = (10, 60, 300, 900, 3600, 3600, 7200, 14_400, 28_800, 28_800)
 KEPT_SECONDS = 7 * 86_400.0
 
@@ -39,7 +39,7 @@ class Mailer:
         self.host = urlsplit(settings.base_url).netloc
         # Notified when a mail may be due.
         self.wakeup = Wakeup()
-        # Outcomes of this process, for metrics.
+        # Counts of outcomes in this process, for metrics.
         self.outcomes: Counter[str] = Counter()
         # A separate thread, because a slow mail server must not block the threads for files and passwords.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mail")
@@ -49,8 +49,7 @@ class Mailer:
         return self._url is not None
 
     async def add(self, tx: Tx, recipient: str, mail: Mail) -> None:
-        """Add a mail in a transaction. Without a mail server, nothing is sent. Call `wakeup.notify` after the
-        commit."""
+        """Add a mail in a transaction. Has no effect without a mail server. Call `wakeup.notify` after the commit."""
         if self.is_enabled:
             await mails.add(tx, id_=new_id(), recipient=recipient, subject=mail.subject, body=mail.body)
 
@@ -99,7 +98,7 @@ class Mailer:
 
     async def _try(self, id_: str, recipient: str, mail: Mail) -> tuple[str, bool] | None:
         """Send a mail once. Return the problem, and whether it is permanent."""
-        # A desk, and a server without mail, never need these modules.
+        # Desks and servers without mail never need these modules.
         from comfyrelay.services.accounts import smtp
 
         letter = smtp.Letter(id=id_, sender=self._sender, recipient=recipient, host=self.host, mail=mail)
@@ -108,5 +107,5 @@ class Mailer:
 
 
 def retry_delay(attempts: int) -> float | None:
-    """Return how long to wait after this many attempts; `None` gives up."""
+    """Return the delay after this many attempts; `None` means no further attempt."""
     return RETRY_DELAYS_SECONDS[attempts - 1] if attempts <= len(RETRY_DELAYS_SECONDS) else None

@@ -1,4 +1,4 @@
-"""What users change about their own account: password, email address, and its deletion."""
+"""Changes that users make to their own accounts: password, email address and deletion."""
 
 import secrets
 from dataclasses import replace
@@ -38,7 +38,7 @@ class OwnAccount:
             return await tenants.email_verified_at(tx, user.id) is not None
 
     async def change_password(self, user: User, *, current: str, new: str, kept_session: str) -> None:
-        """Set a new password, and end all sessions but this one. API tokens remain valid."""
+        """Set a new password, and end all sessions except `kept_session`. API tokens remain valid."""
         before = await self._require_password(user, current, field="current_password")
         hashed = await self._sign_in.hash_password(new, email=user.email, field="new_password")
 
@@ -55,8 +55,8 @@ class OwnAccount:
         log.info("account.password_changed", user_id=user.id)
 
     async def change_email(self, user: User, *, email: str, password: str) -> bool:
-        """Change the address, or mail a link to the new one that changes it. The same address is verified. Return
-        whether the address has changed already."""
+        """Change the address, or mail a link that changes it to the new address. For the current address, the link only
+        verifies it. Returns whether the address has already been changed."""
         if (problem := email_problem(email)) is not None:
             raise InvalidInput(errors={"email": problem})
         await self._require_password(user, password, field="password")
@@ -95,13 +95,13 @@ class OwnAccount:
         return not self._mailer.is_enabled
 
     async def find_confirming(self, secret: str) -> User:
-        """Return the user of a valid link, with the address that the link would replace."""
+        """Return the user of a valid link, still with the current address."""
         async with self._databases.central.read() as tx:
             user, _email = await _confirmation(tx, await account_links.find(tx, hash_secret(secret), [LinkKind.EMAIL]))
         return user
 
     async def confirm_email(self, secret: str) -> User:
-        """Set and verify the address that a link was mailed to, and tell the old one."""
+        """Set the address that a link was mailed to, mark it as verified, and notify the old address."""
 
         async def work(tx: Tx) -> User:
             user, email = await _confirmation(tx, await account_links.use(tx, hash_secret(secret), [LinkKind.EMAIL]))
@@ -116,14 +116,14 @@ class OwnAccount:
         try:
             user = await self._databases.central.run(TransactionStep.TENANT, work)
         except Conflict:
-            # Another account has got the address in the meantime.
+            # Another account has taken the address in the meantime.
             raise NotFound(EXPIRED_MAIL) from None
         self._mailer.wakeup.notify()
         log.info("account.email_confirmed", user_id=user.id)
         return user
 
     async def delete(self, user: User, *, password: str) -> None:
-        """Delete the account at once, and all its data in the background."""
+        """Delete the account immediately, and its data in the background."""
         before = await self._require_password(user, password, field="password")
         await self._delete(user, password_hash=before)
 

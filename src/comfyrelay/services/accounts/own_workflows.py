@@ -1,11 +1,11 @@
-"""Who may add and run their own workflows, and what a run costs."""
+"""Who may add and run their own workflows, and the price of a run."""
 
 from comfyrelay.domain.prices.metered import MILLI, MeteredPrice
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.settings import Settings
 
-NOT_ALLOWED = "Your account runs effects only. Ask an administrator to allow your own workflows."
+NOT_ALLOWED = "Your account can run only effects. Ask an administrator to allow your own workflows."
 
 
 class OwnWorkflowAccess:
@@ -13,7 +13,7 @@ class OwnWorkflowAccess:
         self._is_open = settings.own_workflows == "everyone"
         self._tenancy = tenancy
         rate = round(settings.own_workflow_tokens_per_second * MILLI)
-        # `None`: runs cost nothing.
+        # `None` if runs are free.
         self.price = (
             MeteredPrice(millitokens_per_second=rate, max_seconds=settings.own_workflow_max_seconds) if rate else None
         )

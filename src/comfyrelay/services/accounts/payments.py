@@ -1,4 +1,4 @@
-"""Credit payments that a provider reports, and take refunded ones back, once per event.
+"""Credit payments that a provider reports, and take back the tokens of refunded payments, once per event.
 
 First the event is written to the central database, then the tokens are credited in the tenant's shard. If the process
 crashes in between, the provider gets no response and sends the event again, which completes the credit.
@@ -29,7 +29,7 @@ class Payments:
         self._secret = secret
 
     async def check_signature(self, body: bytes, signature: str) -> None:
-        """Require a recent signature with the secret, by the clock of the database."""
+        """Require a recent signature with the secret, according to the clock of the database."""
         if self._secret is None:
             raise NotFound("This server does not accept payments.")
         async with self._databases.central.read() as tx:
@@ -52,7 +52,7 @@ class Payments:
             )
             known = await payments.record(tx, event)
             if (known.tenant_id, known.amount, known.refund_of) != (event.tenant_id, event.amount, None):
-                raise Conflict("This event was already reported with another amount or for another tenant.")
+                raise Conflict("This event was already reported with a different amount or for another tenant.")
             return known
 
         event = await self._databases.central.run(TransactionStep.PAYMENT, work)
@@ -63,9 +63,9 @@ class Payments:
         return event.tenant_id
 
     async def refund(self, refund: Refund) -> str:
-        """Take the tokens of a returned payment back, once per event id, and return the tenant's id.
+        """Take back the tokens of a refunded payment, once per event id, and return the tenant's id.
 
-        Tokens that were already spent are owed: they are taken from later credits, and refunded jobs give them back.
+        Tokens that were already spent are owed: later credits and refunds of jobs pay them.
         """
 
         async def work(tx: Tx) -> PaymentEvent:
@@ -74,7 +74,7 @@ class Payments:
                 raise NotFound(f"There is no payment {refund.payment_id!r}. Report the payment first.")
             if (known := await payments.get(tx, refund.event_id)) is not None:
                 if known.refund_of != refund.payment_id or refund.amount not in (None, known.amount):
-                    raise Conflict("This event was already reported with another amount or for another payment.")
+                    raise Conflict("This event was already reported with a different amount or for another payment.")
                 return known
             left = payment.amount - await payments.refunded(tx, refund.payment_id)
             amount = left if refund.amount is None else refund.amount

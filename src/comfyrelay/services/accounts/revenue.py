@@ -1,4 +1,4 @@
-"""Compare what customers paid for jobs with what the machines cost, by effect, tenant or day."""
+"""Compare the revenue from jobs with the cost of machines, by effect, tenant or day."""
 
 import asyncio
 from datetime import UTC, date, datetime, time, timedelta
@@ -26,7 +26,7 @@ _COLUMNS = {RevenueGrouping.EFFECT: "effect_id", RevenueGrouping.TENANT: "tenant
 
 class RevenueReports:
     def __init__(self, databases: Databases, *, token_value: float | None) -> None:
-        """`token_value` is what a token is worth in money, if known."""
+        """`token_value` is the value of a token in money, if known."""
         self._databases = databases
         self._token_value = token_value
 

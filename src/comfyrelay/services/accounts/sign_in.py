@@ -36,7 +36,7 @@ class TokenWithSecret:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """A user with the hash of the password, by the clock of the database."""
+    """A user with the hash of the password, and the time by the clock of the database."""
 
     user: User
     password_hash: str | None
@@ -67,7 +67,7 @@ class SignIn:
         if user is None or hashed is None or not is_right:
             raise Unauthorized(WRONG)
         async with self._databases.central.read() as tx:
-            # Checked last, so that only users with the password learn it.
+            # Checked last, so that only users who know the password learn that the account is disabled.
             if await tenants.is_disabled(tx, user.id):
                 raise Forbidden(DISABLED)
         return user, hashed
@@ -78,7 +78,7 @@ class SignIn:
             return Credentials(user=found[0], password_hash=found[1], read_at=await tx.now()) if found else None
 
     async def needs_setup(self) -> bool:
-        """Return whether there is no administrator yet."""
+        """Whether there is no administrator yet."""
         async with self._databases.central.read() as tx:
             return not await tenants.has_admin(tx)
 
@@ -91,8 +91,8 @@ class SignIn:
         password_hash: str | None = None,
         scope: TokenScope | None = None,
     ) -> TokenWithSecret:
-        """Create a token for a user. `password_hash` must still be current, so that a password change also ends a
-        session that is just starting."""
+        """Create a token for a user. `password_hash` must still be current, so that a password change also ends
+        sessions that are just starting."""
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> TokenRecord:
@@ -120,7 +120,7 @@ class SignIn:
         return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds, scope=scope)
 
     async def find_owner(self, secret: str, *, scope: TokenScope | None = None) -> User | None:
-        """Return the user of a token that every API accepts, or only the API of `scope`."""
+        """Return the user of a token that is valid for every API or for the API of `scope`."""
         async with self._databases.central.read() as tx:
             return await api_tokens.owner(tx, hash_secret(secret), scope=scope)
 

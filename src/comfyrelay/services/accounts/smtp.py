@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote
 from comfyrelay.services.accounts.mail_texts import Mail
 
 TIMEOUT_SECONDS = 20.0
-# The answers of a mail server that make another attempt useless.
+# Answers of a mail server after which another attempt is useless.
 PERMANENT = range(500, 600)
 
 
@@ -39,11 +39,11 @@ def send(url: SplitResult, letter: Letter) -> tuple[str, bool] | None:
 def _message(letter: Letter) -> EmailMessage:
     message = EmailMessage()
     message["From"] = letter.sender
-    # As one address: a comma in a header would make it two.
+    # As one address: in a header, a comma would split it into two addresses.
     message["To"] = Address(addr_spec=letter.recipient)
     message["Subject"] = letter.mail.subject
     message["Date"] = formatdate(usegmt=True)
-    # The same for each attempt, so that mail programs show a repeated mail once.
+    # The same for each attempt, so that mail programs show a repeated mail only once.
     message["Message-ID"] = f"<{letter.id}@{letter.host.partition(':')[0] or 'localhost'}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(letter.mail.body)
@@ -51,7 +51,7 @@ def _message(letter: Letter) -> EmailMessage:
 
 
 def _deliver(url: SplitResult, message: EmailMessage, recipient: str) -> None:
-    """Hand a mail over to the server of a URL."""
+    """Hand a mail over to the mail server of this URL."""
     host, port = url.hostname or "localhost", url.port
     context = ssl.create_default_context()
     if url.scheme == "smtps":
@@ -73,7 +73,7 @@ def _explain(error: Exception) -> tuple[str, bool]:
             [(code, reply), *_] = error.recipients.values()
             return f"The mail server refused the recipient: {code} {_decoded(reply)}", code in PERMANENT
         case smtplib.SMTPAuthenticationError():
-            # The password may be corrected while the mail waits.
+            # An administrator may correct the password while the mail is waiting.
             return f"The mail server refused the password: {error.smtp_code}", False
         case smtplib.SMTPResponseException():
             why = f"The mail server answered {error.smtp_code} {_decoded(error.smtp_error)}"

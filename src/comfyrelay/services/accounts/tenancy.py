@@ -1,4 +1,4 @@
-"""Tenants and users. Each user has one tenant, which stays in one shard."""
+"""Tenants and users. Each user has one tenant, whose shard never changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,8 +39,8 @@ class Tenancy:
         is_verified: bool = False,
         first: Callable[[Tx], Awaitable[None]] | None = None,
     ) -> User:
-        """Create a user and its tenant, in the given shard or in the shard with the fewest tenants. `first` runs in the
-        same transaction. `is_verified`: the user has opened a link that was mailed to the address."""
+        """Create a user with a tenant, in the given shard or in the shard with the fewest tenants. `first` runs in the
+        same transaction. `is_verified` means that the user has opened a link that was mailed to the address."""
         if (problem := email_problem(email)) is not None:
             raise InvalidInput(errors={"email": problem})
         if shard is not None and shard not in self._databases.shards:
@@ -101,8 +101,8 @@ class Tenancy:
         name: str | None = None,
         by: User,
     ) -> User:
-        """Change a user. Disabling ends all sessions and password links, and suspends the API tokens. Enabling makes
-        the tokens valid again. Raises `Conflict` for the last administrator."""
+        """Change a user. Disabling ends all sessions and password links, and suspends API tokens, which enabling makes
+        valid again. Raises `Conflict` for the last administrator."""
 
         async def work(tx: Tx) -> User:
             if is_admin is False or is_disabled:
@@ -116,7 +116,7 @@ class Tenancy:
                 await api_tokens.revoke_all(tx, user_id, name=SESSION)
                 await account_links.invalidate_links(tx, user_id)
             if is_disabled or is_admin is False:
-                # Otherwise a former administrator could take over the account of another one.
+                # Otherwise a former administrator could take over the account of another administrator.
                 await account_links.invalidate_links_by(tx, user_id)
             return user
 

@@ -1,6 +1,6 @@
 """Move jobs that wait too long to the cloud, within a budget, and move them back if no cloud worker is online.
 
-Each round runs in one transaction under a lock, so that two servers never both spend the rest of the budget.
+Each round runs in one transaction under a lock, so that two servers cannot both spend the rest of the budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# Interval of rounds without a wakeup, because waits grow and workers register and leave.
+# Interval of rounds without a wakeup. They are needed because waits grow, and workers register and leave.
 POLL_SECONDS = 5.0
 UNUSED_POLL_SECONDS = 15.0
 
@@ -45,7 +45,7 @@ class Bursting:
         worker_limits: WorkerLimits,
         counts: ScalingCounts,
     ) -> None:
-        """`wakeup` is notified when a job is queued that may move to the cloud."""
+        """`wakeup` is notified when a job that may move to the cloud is queued."""
         self._databases = databases
         self._decisions = decisions
         self._wakeup = wakeup
@@ -83,7 +83,7 @@ class Bursting:
         await self._wakeup.wait(POLL_SECONDS if concerns_any else UNUSED_POLL_SECONDS)
 
     def why_not_burst(self, dispatch_id: int) -> str | None:
-        """Return why the last round of this process did not move a job to the cloud that waits too long."""
+        """Return why the last round of this process did not move a job to the cloud although it waits too long."""
         return next((found for stay in self._stays.values() if (found := stay.get(dispatch_id))), None)
 
     async def page(

@@ -1,4 +1,4 @@
-"""Read the input of burst decisions: both queues, the workers, and the spending of this hour."""
+"""Read the input of burst decisions: both queues, the workers, and the spending in the current hour."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
@@ -34,13 +34,13 @@ async def read_burst_input(
     offline_seconds: float,
     worker_limits: WorkerLimits,
 ) -> BurstInput:
-    """`may_burst` are the workflows whose jobs may move to the cloud, `in_cloud` the workflows with jobs in the cloud.
-    The spending of this hour is added to `budget`."""
+    """Read the input of a stage. `may_burst` are the workflows whose jobs may move to the cloud, and `in_cloud` the
+    workflows with jobs there. The spending in the current hour is added to `budget`."""
     workers = await bursts.serving(tx, stage=stage, offline_seconds=offline_seconds)
     fleets = [fleet for fleet in await observations.all_fleets(tx) if fleet.stage == stage]
     mapped = await observations.workflows_of(tx, [fleet.id for fleet in fleets])
     wanted = may_burst | in_cloud
-    # Other workflows of the same workers compete for their slots.
+    # Other workflows of the same workers compete for the slots of these workers.
     sharing = [served for served in (*(worker.workflow_ids for worker in workers), *mapped.values()) if wanted & served]
     related = set(wanted).union(*sharing)
     now, predictions = await tx.now(), await Predictions.read(tx, related)
@@ -126,8 +126,8 @@ async def _runners(
 def _booting(fleet: FleetRecord, observed: ObservedFleet) -> list[BurstRunner]:
     """Return the booting machines, and one machine that could be ordered at any moment.
 
-    Without it, a job would move to the cloud before the machine is ordered. It is omitted if limits, refusals or the
-    circuit breaker prevent its launch.
+    Without the latter, a job would move to the cloud before the machine is ordered. That machine is omitted if limits,
+    refusals or the circuit breaker prevent its launch.
     """
     booting = [machine for machine in observed.machines if machine.state is MachineState.BOOTING]
     space = headroom(observed)

@@ -20,7 +20,7 @@ class Durations:
     async def learn(self) -> int:
         """Read the new log entries, and return the number of completed jobs.
 
-        An entry that is committed after a later entry may be skipped. A single job does not matter.
+        An entry that is committed after a later entry may be skipped, but a single job does not matter.
         """
         central, learnt = self._databases.central, 0
         async with central.read() as tx:
@@ -52,7 +52,7 @@ class Predictions:
 
 
 async def _learn(tx: Tx) -> tuple[int, bool]:
-    # Every server learns, so the lock keeps two from counting a job twice.
+    # Every server learns, so a lock prevents two servers from counting the same job.
     after = await cursors.lock(tx, CURSOR) or max(0, await durations.newest_entry(tx) - MAX_LOOKBACK)
     entries = await durations.completed_after(tx, after, limit=BATCH_SIZE)
     if not entries:

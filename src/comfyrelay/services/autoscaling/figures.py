@@ -40,7 +40,7 @@ class FleetFigures:
 
     @property
     def backlog_per_instance(self) -> float:
-        """Return the queue depth per worker. Without workers it is the whole queue, as with one worker."""
+        """The queue depth per worker. Without workers, it is the whole queue, as with one worker."""
         return self.queue_depth / max(1, self.active_workers)
 
 

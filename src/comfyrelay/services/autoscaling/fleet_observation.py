@@ -22,7 +22,7 @@ from comfyrelay.store.database import Tx
 
 T = TypeVar("T")
 
-# Number of a fleet's newest orders from which boots and refusals are learnt.
+# Boot times and refusals are learned from this many of a fleet's newest orders.
 NEWEST_ORDERS = 200
 MAX_NEWEST_ORDERS = 2000
 # Prefix of the ids of machines that were not ordered here.
@@ -31,7 +31,7 @@ _FOREIGN = "worker:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLimits:
-    """The maximum number of workers in a fleet without its own limit, and in all fleets.
+    """The maximum number of workers in a fleet that has no limit of its own, and in all fleets.
 
     Workers may register in the default fleet before it has a workflow.
     """
@@ -53,7 +53,7 @@ class FleetRows:
     newest: Mapping[int, Sequence[MachineRecord]]
     workflows: Mapping[int, set[int]]
     predictions: Predictions
-    # The number of workers of all stages, if it is limited.
+    # The number of workers in all stages, if it is limited.
     all_workers: int = 0
     worker_limits: WorkerLimits = field(default_factory=WorkerLimits)
 
@@ -87,7 +87,7 @@ async def read_rows(
 
 
 def _newest_orders(fleet: FleetRecord) -> int:
-    """Return how many orders to read: enough for the rounds after which launching pauses."""
+    """Return the number of orders to read: enough for the failed rounds after which launching pauses."""
     limits = fleet.scaling_spec.limits
     return max(NEWEST_ORDERS, min(MAX_NEWEST_ORDERS, (limits.failed_boots + 1) * limits.max_machines))
 
@@ -143,7 +143,7 @@ def by_worker(found: Sequence[ObservedMachine], ordered: Sequence[MachineRecord]
 
 
 class _MachineObserver:
-    """Observe the machines of one fleet: ordered machines, and machines of foreign workers."""
+    """Observes the machines of one fleet: ordered machines, and machines of foreign workers."""
 
     def __init__(
         self, fleet: FleetRecord, rows: FleetRows, *, boot_seconds: float, types: Sequence[InstanceType]
@@ -154,7 +154,7 @@ class _MachineObserver:
         self._types = {instance_type.name: instance_type for instance_type in types}
         self._machines = rows.machines.get(fleet.id, ())
         self._workers = {worker.worker_id: worker for worker in rows.workers.get(fleet.id, ())}
-        # Cached, because most leases are of a few workflows.
+        # Cached, because most leases belong to a few workflows.
         self._expected = cache(rows.predictions.seconds)
 
     def observe(self, providers: Sequence[Provider]) -> list[ObservedMachine]:
@@ -214,7 +214,7 @@ class _MachineObserver:
     def _pod(self, worker: ObservedWorker) -> ObservedMachine:
         """Observe a pod, which has the name of its worker and the price of its type or of the fleet's first type.
 
-        Pods are not ordered here. They end when the cluster scales in.
+        Pods are not ordered here, and end when the cluster scales in.
         """
         kind = self._types.get(worker.instance_type or "") or next(iter(self._types.values()), None)
         found = self._unordered(worker, worker.worker_id, speed=kind.speed if kind else 1.0)

@@ -1,4 +1,4 @@
-"""Completed jobs of a fleet, for the simulation of policies."""
+"""Read the completed jobs of a fleet, for the simulation of policies."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,7 +1,7 @@
 """Leader election with a lease on a database row.
 
-Only the clock of the database counts. Each leader has a term, and every transaction of a leader checks the term first.
-Therefore a leader that was suspended changes nothing.
+Only the database's clock counts. Each leader has a term, and every transaction of a leader checks the term first. A
+leader that was suspended and replaced therefore cannot change anything.
 """
 
 import secrets
@@ -40,12 +40,12 @@ class Leadership:
 
     @property
     def renew_seconds(self) -> float:
-        """Return the interval of claims."""
+        """The interval between claims."""
         return self.ttl_seconds / 3
 
     @property
     def leader(self) -> Leader | None:
-        """Return the current term, as far as this process knows. `run` checks it."""
+        """The current term, as far as this process knows. `run` checks it."""
         return self._leader if time.monotonic() < self._until else None
 
     async def claim(self) -> Leader | None:
@@ -77,7 +77,7 @@ class Leadership:
     async def resign(self) -> None:
         """Give up leadership, so that another process can take over at once.
 
-        Resign by name and not by term, because a canceled claim may have started a term.
+        Resigns by name and not by term, because a canceled claim may have started a new term.
         """
         self._leader = None
         await self._databases.central.run(TransactionStep.LEAD, lambda tx: leaders.resign(tx, self.name, self.holder))

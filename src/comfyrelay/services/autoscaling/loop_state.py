@@ -1,4 +1,4 @@
-"""The state of the autoscaling loop for monitoring: machines, decisions, failed launches, and who leads."""
+"""The state of the autoscaling loop for monitoring: machines, decisions, failed launches and leadership."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ CACHE_SECONDS = 5.0
 
 @dataclass(slots=True)
 class ScalingCounts:
-    """Events of this process: refused launches by kind, failed calls of providers, and jobs moved to and from the
+    """Events in this process: refused launches by kind, failed calls to providers, and jobs moved to and from the
     cloud."""
 
     refusals: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -46,7 +46,8 @@ class ScaledFleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopState:
-    """All autoscaled fleets. `has_leader` says whether any process leads, `is_leader` whether this one does."""
+    """All autoscaled fleets. `has_leader` says whether any process leads, and `is_leader` whether this process
+    leads."""
 
     fleets: Sequence[ScaledFleet] = ()
     has_leader: bool = False
@@ -104,7 +105,7 @@ def _observe(fleet: FleetRecord, rows: FleetRows, desired: int | None) -> Scaled
     try:
         seen = observe_fleet(fleet, rows)
     except Exception:
-        # An unreadable fleet affects no other. Its decision says why.
+        # An unreadable fleet must not affect other fleets. Its decision contains the reason.
         log.exception("autoscaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
         return None
     states = Counter(machine.state for machine in seen.machines)

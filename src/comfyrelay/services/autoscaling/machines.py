@@ -32,8 +32,7 @@ _SWEEP_INTERVAL = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intent:
-    """A recorded intent: machines to order, machines to terminate, and machines that cannot end because they are
-    busy."""
+    """A recorded intent: machines to order, machines to terminate, and machines that are too busy to terminate."""
 
     ordered: Sequence[MachineRecord] = ()
     ending: Sequence[MachineRecord] = ()
@@ -67,9 +66,9 @@ class Machines:
         self._leadership = leadership
         self._workers = workers
         self._offline_seconds = offline_seconds
-        # By fleet and machine: the time since which the worker is absent.
+        # By fleet and machine: the time since which the worker has been absent.
         self._absent_since: dict[int, dict[str, datetime]] = {}
-        # By fleet and machine: the time since which the provider does not list it.
+        # By fleet and machine: the time since which the provider has not listed the machine.
         self._missing_since: dict[int, dict[str, datetime]] = {}
 
     async def reconcile(
@@ -81,7 +80,7 @@ class Machines:
         """
         prices = _prices(types)
         async with self._databases.central.read() as tx:
-            # The fleet may have been paused during the call of the provider.
+            # The fleet may have been paused during the call to the provider.
             fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
             present = await machines.present(tx, [fleet.id])
             newest = await machines.newest(tx, fleet.id, limit=NEWEST_ORDERS)
@@ -157,8 +156,8 @@ class Machines:
     async def record_decision(
         self, fleet: FleetRecord, plan: FleetPlan, *, saw: Mapping[str, Any], requested: int
     ) -> None:
-        """Record the number of pods that a cluster gets, if it changed. This needs no leadership, because all processes
-        compute the same number."""
+        """Record the number of pods that a cluster should have, if it has changed. This needs no leadership, because
+        all processes compute the same number."""
 
         async def work(tx: Tx) -> None:
             last = await decisions.latest(tx, fleet.id)
@@ -177,7 +176,7 @@ class Machines:
 
         async def work(tx: Tx) -> ConfirmedIntent:
             current = await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug)
-            # A pause does not stop a termination that has begun.
+            # A pause does not stop terminations that have begun.
             if current is None or (current.scaling_spec.is_paused and not is_end):
                 return ConfirmedIntent(fleet=current or fleet)
             present = {machine.key: machine for machine in await machines.present(tx, [current.id])}
@@ -242,7 +241,7 @@ class Machines:
     ) -> tuple[set[str], Sequence[Decided]]:
         """Record the changes, and mark machines for termination.
 
-        Return the keys of busy machines, and the ended leases of machines that are gone.
+        Returns the keys of busy machines, and the ended leases of lost machines.
         """
         await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
@@ -297,7 +296,7 @@ class Machines:
 
 
 async def _hold_registrations(tx: Tx, fleet: FleetRecord) -> None:
-    """Lock the fleet, as registrations do. So a worker either exists when its machine is marked, or sees the mark."""
+    """Lock the fleet, as registrations do: a worker either exists when its machine is marked, or sees the mark."""
     await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug, lock=True)
 
 
@@ -307,7 +306,7 @@ def new_key() -> str:
 
 
 def _clamp_launch_time(machine: ProviderMachine, now: datetime) -> ProviderMachine:
-    """Replace a launch time in the future: the machine would never age."""
+    """Replace a launch time in the future, with which the machine would never age."""
     is_future = machine.launched_at is not None and machine.launched_at > now
     return replace(machine, launched_at=now) if is_future else machine
 

@@ -35,7 +35,7 @@ from comfyrelay.store.database import Tx
 log = structlog.get_logger(__name__)
 
 ARRIVALS_BATCH_SIZE = 5000
-# Ids are assigned before the commit, so the last ids are read again.
+# Ids are assigned before the commit, so this many of the last ids are read again.
 LATE_IDS = 500
 
 
@@ -64,7 +64,7 @@ class _Arrivals:
 
 @dataclass(slots=True)
 class _FleetArrivals:
-    """The arrivals of these workflows together, learnt for a fleet."""
+    """The combined arrivals of a fleet's workflows."""
 
     workflows: frozenset[int]
     rate: learning.Rate = field(default_factory=learning.Rate)
@@ -158,7 +158,7 @@ class Observations:
         for workflow in sorted({workflow_id for ids in rows.workflows.values() for workflow_id in ids}):
             queued = waiting.get(workflow, ())
             rate = self._memory.rates[stage, workflow]
-            # Arrivals are counted per fleet: a single workflow among many is too rare for a rate.
+            # Correct the rate by the arrivals of the whole fleet: a single workflow among many is too rare for a rate.
             shared = [arrivals for arrivals in self._memory.of_fleets.values() if workflow in arrivals.workflows]
             factor = max((arrivals.rate.correction(rows.now) for arrivals in shared), default=1.0)
             jobs = sum(row.jobs for row in queued)
@@ -187,7 +187,7 @@ class Observations:
         try:
             return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
         except Exception as error:
-            # An unreadable fleet affects no other fleet.
+            # An unreadable fleet must not affect other fleets.
             log.exception("autoscaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
             why = f"{type(error).__name__}: {error}"
             workflows = frozenset(rows.workflows.get(fleet.id, ()))
@@ -254,7 +254,7 @@ class Observations:
         if is_wanted or any(machine.leases for machine in found):
             self._memory.idle_since[fleet.id] = rows.now
             return None
-        # A new process does not know when the last job ended, but the idle time of machines is known.
+        # A new process does not know when the last job ended, so use the idle times of the machines.
         known = [machine.idle_seconds for machine in found if machine.state is MachineState.READY]
         if (since := self._memory.idle_since.get(fleet.id)) is not None:
             known.append(seconds_since(since, rows.now))

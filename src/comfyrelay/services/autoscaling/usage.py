@@ -25,9 +25,9 @@ from comfyrelay.store.central.autoscaling.members import FleetMember
 from comfyrelay.store.central.autoscaling.usage import UncountedLease, UsageIncrement, UsageSum
 from comfyrelay.store.database import Tx
 
-# Longer than any transaction: statements time out after a minute, idle transactions after half a minute.
+# Longer than any transaction: statements time out after a minute, and idle transactions after half a minute.
 OVERLAP = timedelta(minutes=10)
-# Leases per transaction, so that other processes do not wait for long.
+# Maximum number of leases per transaction, so that other processes do not wait for long.
 BATCH_SIZE = 500
 ENDS, SAMPLES = "usage", "machines"
 # Maximum time that one sample accounts for.
@@ -42,7 +42,7 @@ class UsageGrouping(StrEnum):
 
 
 class UsageKind(StrEnum):
-    """The use of machine time: completed jobs, lost leases, idle and boot time."""
+    """How machine time was used: completed jobs, lost leases, idle time or boot time."""
 
     BUSY = "busy"
     LOST = "lost"
@@ -57,7 +57,7 @@ class _FleetPrices:
     spec: MachineSpec
 
     def price(self, machine: MachineRecord | None, instance_type: str | None = None) -> float:
-        """Return the price of a machine per hour, or the price of its instance type in this fleet."""
+        """Return the price per hour of a machine, or else of its instance type in this fleet."""
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
         name = machine.instance_type if machine is not None and machine.instance_type else instance_type
@@ -67,7 +67,7 @@ class _FleetPrices:
 class UsageService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        # Counted by this process. Over all processes, each second counts once.
+        # Counted by this process only. In the sum over all processes, each second counts once.
         self.gpu_seconds: defaultdict[tuple[str, str, UsageKind], float] = defaultdict(float)
         self.cost: defaultdict[tuple[str, str], float] = defaultdict(float)
 
@@ -109,7 +109,7 @@ class UsageService:
         return rows
 
     async def _count(self, tx: Tx, *, after: int) -> "_UsageBatch":
-        # Concurrent counters wait here, and then find these leases counted.
+        # Concurrent processes wait here, and then find these leases already counted.
         position = await cursors.lock(tx, ENDS)
         now = await tx.now()
         begins = max(position, after)
@@ -125,8 +125,8 @@ class UsageService:
         if costs:
             await usage.set_costs(tx, costs)
             await usage.add(tx, used)
-        # Entries with lower ids than young entries may not be committed yet, so entries are read again from the first
-        # young one. SQLite has a single writer.
+        # Entries with lower ids than recent entries may not be committed yet, so reading restarts at the first recent
+        # entry. SQLite has a single writer.
         overlap = OVERLAP if tx.dialect == "postgresql" else timedelta(0)
         settled = [entry.id for entry in takewhile(lambda entry: entry.created_at <= now - overlap, entries)]
         if settled and begins == position:
@@ -159,7 +159,7 @@ class UsageService:
             used = _used(lease, member, seconds, cost)
             key = (used.day, used.fleet_id, used.workflow_id, used.tenant_id, used.effect_id)
             sums[key] = _plus(sums[key], used) if key in sums else used
-        # A fixed order prevents deadlocks.
+        # Writing in a fixed order prevents deadlocks.
         return costs, [sums[key] for key in sorted(sums)]
 
     async def _sample(self) -> None:
@@ -243,7 +243,8 @@ def _row(
 def _with_machines(
     summed: UsageSum, fleet: _FleetPrices, machines: Sequence[MachineRecord], *, begins: datetime, ends: datetime
 ) -> Usage:
-    """Add the time of machines, which are billed from order to end. Time that is not busy, lost or booting is idle."""
+    """Add the time of machines, which are billed from order to end. All time that is not busy, lost or boot time is
+    idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0
     for machine in machines:
         ended_at = machine.ended_at or ends

@@ -48,7 +48,7 @@ class ScalingView:
 
     @property
     def launch_pause_seconds(self) -> float | None:
-        """How long launching pauses after failed launches; `None` if it does not."""
+        """The rest of the pause after failed launches; `None` if launching is not paused."""
         return pause_left(self.seen)
 
 
@@ -79,7 +79,7 @@ class ScalingViews:
         return views
 
     async def failing(self) -> list[str]:
-        """Return the fleets that stopped launching, because their last machines did not become workers."""
+        """Return the fleets that stopped launching because their last machines did not become workers."""
         return [
             f"{view.fleet.stage}/{view.fleet.slug}"
             for view in await self.all()
@@ -91,7 +91,7 @@ class ScalingViews:
         return await self._view(seen.fleets[slug], seen)
 
     async def desired(self, stage: Stage, slug: str) -> FleetPlan:
-        """Return the current plan for an external autoscaler. Nothing is recorded."""
+        """Return the current plan for an external autoscaler, without recording it."""
         seen = await self._observe(stage, slug)
         return next(plan for plan in await asyncio.to_thread(decide, seen.snapshot) if plan.fleet == slug)
 
@@ -109,7 +109,7 @@ class ScalingViews:
     async def ended_machines(
         self, stage: Stage, slug: str, *, cursor: str | None = None, limit: int
     ) -> ResultPage[EndedMachine]:
-        """Return the machines of a fleet that have ended, newest orders first."""
+        """Return the ended machines of a fleet, newest orders first."""
         async with self._databases.central.read() as tx:
             fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
             if fleet is None:
@@ -128,12 +128,12 @@ class ScalingViews:
         return make_page(ended, limit=limit, key=_cursor)
 
     async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> FleetRecord:
-        """Pause or resume autoscaling. During a pause no machine is launched or terminated; jobs and workers
+        """Pause or resume autoscaling. During a pause, no machine is launched or terminated; jobs and workers
         continue."""
         return await self._fleets.change(stage=stage, slug=slug, changes={"autoscaling": {"is_paused": is_paused}})
 
     async def reset_launches(self, stage: Stage, slug: str) -> FleetRecord:
-        """Let a fleet launch at once, although its last launches failed or were refused."""
+        """Allow a fleet to launch again immediately after failed or refused launches."""
         fleet = await self._fleets.reset_launches(stage=stage, slug=slug)
         self._wakeup.notify()
         return fleet

@@ -17,7 +17,7 @@ WITHOUT_COPY = "With COMFYRELAY_BACKUP_BEFORE_UPGRADE=false, the upgrade makes n
 
 
 def copy_before_upgrade(data_dir: Path, databases: Mapping[str, Path]) -> Path:
-    """Copy these databases, by name, as of one moment into a new folder of the data folder. Returns the folder."""
+    """Copy these databases as of one moment into a new subfolder of the data folder. Returns the subfolder."""
     # The next attempt replaces the leftovers of a killed process.
     part = data_dir / f"{atomic.PART_PREFIX}{BEFORE_UPGRADE}"
     try:
@@ -34,7 +34,7 @@ def copy_before_upgrade(data_dir: Path, databases: Mapping[str, Path]) -> Path:
 
 
 def _new_folder(data_dir: Path) -> Path:
-    """Return an unused path that is named after the time."""
+    """Return an unused path with the time in its name."""
     name = f"{BEFORE_UPGRADE}{utc_now():%Y%m%dT%H%M%SZ}"
     paths = (data_dir / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(path for path in paths if not path.exists())

@@ -1,4 +1,4 @@
-"""Copy single files with their hash, readable only by the owner."""
+"""Copy single files and hash them. Copies are readable only by the owner."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from comfyrelay.services.backup.manifest import ManifestEntry
 from comfyrelay.system.files import NO_LINK
 
 PIECE_BYTES = 1024 * 1024
-# Called with the number of bytes done and the total.
+# Called with the number of bytes that are done, and the total.
 Progress = Callable[[int, int], None]
 
 
@@ -52,7 +52,7 @@ def store_file(
             return ManifestEntry(path=path, link=_link_of(source))
         if is_immutable:
             with suppress(OSError):
-                # The link fails across disks or without support for links. The file is then copied below.
+                # Linking fails across disks or without support for links. The file is then copied below.
                 os.link(source, target)
         digest, size = hash_file(target, counter) if target.exists() else copy(source, target, counter)
     except FileNotFoundError:

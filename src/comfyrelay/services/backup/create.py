@@ -1,7 +1,7 @@
 """Create a backup while the system runs.
 
-All databases are copied as of one moment, so that none is ahead of another. Objects are copied afterwards. An object is
-written before the row that names it, so every row in the copy finds its object.
+All databases are copied as of one moment, so that none is ahead of another. Objects are copied afterwards: an object is
+written before the row that names it, so the backup contains the objects of all its rows.
 """
 
 import shutil
@@ -31,7 +31,7 @@ from comfyrelay.system.folder_lock import LOCK_FILE, FolderLock
 
 
 def create_backup(settings: Settings, into: Path, *, progress: Progress = no_progress) -> tuple[Path, Manifest]:
-    """Create a backup in a new subfolder that is named after the time."""
+    """Create a backup in a new subfolder with the time in its name."""
     locations = DataLocations.from_settings(settings)
     into = into.expanduser().resolve()
     for path in locations.databases.values():
@@ -63,7 +63,7 @@ def create_backup(settings: Settings, into: Path, *, progress: Progress = no_pro
 def _remove_killed(into: Path) -> None:
     """Remove the incomplete backups of killed processes, which no process locks."""
     for folder in into.glob(f"{PREFIX}*"):
-        # It is empty, if the process was killed before it took the lock.
+        # The folder is empty if the process was killed before it took the lock.
         with suppress(OSError):
             folder.rmdir()
         if not (folder / LOCK_FILE).exists() or FolderLock(folder).holder() is not None:

@@ -22,7 +22,7 @@ CENTRAL = "central.db"
 ASIDE, STAGE = "before-restore-", ".restore-"
 # The prefix of the folders with copies of the databases before an upgrade.
 BEFORE_UPGRADE = "before-upgrade-"
-# What a backup leaves out, and a restore leaves in place.
+# Files and folders that a backup leaves out and a restore leaves in place.
 OWN_PREFIXES = (ASIDE, STAGE, BEFORE_UPGRADE)
 # The file in the data folder that lists the moves of a restore.
 PLAN = f"{STAGE}moves.json"
@@ -78,7 +78,7 @@ class DataLocations:
     def is_backed_up(self, target: Path, entry: str) -> bool:
         """Whether a backup can contain this target under this entry.
 
-        It never contains the state of a process or a file of another kind.
+        A backup never contains the state of a process, or a file under an entry of another kind.
         """
         if any(part.startswith((PART_PREFIX, *OWN_PREFIXES)) for part in target.relative_to(self.base(entry)).parts):
             return False
@@ -91,7 +91,7 @@ class DataLocations:
         return not any(path == self.objects or self._is_excluded(path) for path in inside)
 
     def base(self, entry: str) -> Path:
-        """Return the folder of objects, or the data folder for other files."""
+        """Return the root folder of an entry: the folder of objects, or the data folder for other files."""
         return self.objects if entry.startswith(f"{OBJECTS}/") else self.data_dir
 
     def target(self, entry: str) -> Path:
@@ -100,7 +100,7 @@ class DataLocations:
         return self.databases[rest] if kind == DATABASES else self.base(entry) / rest
 
     def move_root(self, target: Path) -> Path:
-        """Return the folder within which a target can be renamed. Folders may be on separate disks."""
+        """Return the folder inside which a target can be renamed. The folders may be on separate disks."""
         for folder in (self.data_dir, self.objects):
             if target.is_relative_to(folder):
                 return folder

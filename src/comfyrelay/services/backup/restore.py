@@ -48,7 +48,7 @@ def restore_backup(
         _check(folder, manifest, locations)
         make_folder(locations.data_dir)
         lock = FolderLock(locations.data_dir)
-        lock.acquire(advice="Stop it before the restore.")
+        lock.acquire(advice="Stop that process before the restore.")
         opened.callback(lock.release)
         undo_killed_restore(locations.data_dir)
         if not force and (existing := next(_existing(locations), None)):
@@ -63,7 +63,7 @@ def restore_backup(
         for root in roots:
             opened.callback(_remove_stages, root)
         _stage(folder, manifest, locations, stamp, progress)
-        # Check again, because staging may have taken long and a server takes no lock.
+        # Check again, because staging may have taken a long time and servers take no lock.
         for path in locations.databases.values():
             require_closed(path)
         aside = {path: locations.move_root(path) / f"{ASIDE}{stamp}" / path.name for path in _existing(locations)}
@@ -152,7 +152,7 @@ def _move(moves: Mapping[Path, Path], plan: "_Plan") -> None:
         for source, target in moves.items():
             make_folder(target.parent)
             if os.path.lexists(target):
-                # It may be the lock file in another case on a case-insensitive disk.
+                # The target may be the lock file, spelled in another case on a case-insensitive disk.
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             move(source, target)
             done.append((source, target))
@@ -166,7 +166,7 @@ def _move(moves: Mapping[Path, Path], plan: "_Plan") -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """The file that says what to undo after a kill: moves, and the folders with staged files."""
+    """The file that lists what to undo if this process is killed: moves, and the folders with staged files."""
 
     path: Path
     roots: Sequence[Path]

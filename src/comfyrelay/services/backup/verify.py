@@ -1,7 +1,7 @@
 """Check that the entries of a manifest are safe to restore.
 
-A backup may come from an untrusted source. A restore therefore writes nothing outside its folders, replaces no state of
-a running process, and creates no link through which files could be written elsewhere.
+A backup may come from an untrusted source. A restore therefore writes only inside its folders, never replaces the state
+of a running process, and creates no links through which files could be written elsewhere.
 """
 
 import os
@@ -44,7 +44,7 @@ def _path_problem(path: str, locations: DataLocations) -> str | None:
     kind, _, rest = path.partition("/")
     if kind not in (DATABASES, OBJECTS, FILES) or not rest or "\0" in path or ".." in rest.split("/"):
         return "is not a path in a backup"
-    # `files//etc/passwd` becomes an absolute path without its first part.
+    # Without its first part, `files//etc/passwd` would be an absolute path.
     if str(PurePosixPath(path)) != path or rest == ".":
         return "is not a path in a backup"
     return (
@@ -57,7 +57,7 @@ def _target_problem(target: Path, path: str, locations: DataLocations, others: S
         return "is listed twice"
     if path.startswith(f"{DATABASES}/"):
         return None
-    # On Windows a drive letter changes the folder.
+    # On Windows, a drive letter changes the folder.
     if not target.is_relative_to(locations.base(path)):
         return "is outside the folder that is restored"
     return None if locations.is_backed_up(target, path) else "belongs to a running process and is never in a backup"
@@ -89,5 +89,5 @@ def _file_problem(folder: Path, entry: ManifestEntry) -> str | None:
     file = folder / entry.path
     if not file.is_file() or file.stat().st_size != entry.size:
         return "is missing or has the wrong size"
-    # A link inside the backup would read a file of this machine.
+    # Through a link inside the backup, a file of this machine would be read.
     return "is not in the backup itself" if file.resolve() != file else None

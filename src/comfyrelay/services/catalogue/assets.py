@@ -1,9 +1,9 @@
 """Files of the catalogue, which administrators upload for workflows and effects.
 
-Workers cache these files by hash, so that they download each file once and not with every job.
+Workers cache these files by hash, so they download each file once and not for every job.
 
-An upload URL stays valid for a while, even if its administrator loses the role. So an upload is only temporary: saving
-a workflow or an effect copies it to a new path that no URL can write.
+An upload URL stays valid for a while, even if its administrator loses the role. Uploads are therefore temporary: saving
+a workflow or an effect copies them to new paths, for which no upload URL exists.
 """
 
 import hashlib
@@ -56,9 +56,10 @@ class Assets:
 
     @asynccontextmanager
     async def saving(self) -> AsyncIterator["SavedAssets"]:
-        """Save uploads for a workflow or an effect inside the block. If it is refused, the copies are removed.
+        """Save the uploads of a workflow or an effect, which the block writes. If the block is refused, the copies are
+        removed.
 
-        After any other error it may have been written, so the copies stay.
+        After any other error, the object may have been written, so the copies stay.
         """
         saved = SavedAssets(objects=self._objects)
         try:
@@ -68,7 +69,7 @@ class Assets:
             raise
 
     async def remove_abandoned(self, *, older_than_seconds: float) -> int:
-        """Remove uploads of this age, which were saved by then or are not wanted; return how many."""
+        """Remove uploads of at least this age, which have been saved or abandoned by then. Returns their number."""
         before = utc_now() - timedelta(seconds=max(older_than_seconds, self._ttl_seconds))
         old = [upload.path async for upload in self._objects.list(UPLOADS) if upload.modified_at <= before]
         if old:
@@ -76,7 +77,7 @@ class Assets:
         return len(old)
 
     async def example_url(self, path: str | None) -> str | None:
-        """Return a signed URL, which stays the same for a while so that browsers can cache the file."""
+        """Return a signed URL. It stays the same for a while, so that browsers can cache the file."""
         if path is None:
             return None
         now = time.monotonic()
@@ -91,13 +92,13 @@ class Assets:
 
 @dataclass(kw_only=True, slots=True)
 class SavedAssets:
-    """The copies that one change of the catalogue makes, by the path of the upload."""
+    """The copies made by one change of the catalogue, by the path of the upload."""
 
     objects: ObjectStore
     copies: dict[str, str] = field(default_factory=dict)
 
     async def save_defaults(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Save the default files, and add the hashes of the existing ones. Raise `InvalidInput` if a given hash is
+        """Save the default files, and add the hashes of those that exist. Raises `InvalidInput` if a given hash is
         wrong."""
         saved = [dict(fields) for fields in properties]
         for number, fields in enumerate(saved):
@@ -115,8 +116,8 @@ class SavedAssets:
     async def save_overrides(
         self, properties: Sequence[Property], overrides: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Save the files in the overrides of an effect. Return the overrides with the saved paths, and the hashes of
-        the existing files by path."""
+        """Save the files in the overrides of an effect. Returns the overrides with the saved paths, and the hashes of
+        files that exist, by path."""
         saved, hashes = dict(overrides), {}
         for prop in properties:
             if not prop.is_asset or saved.get(prop.key) is None:
@@ -128,7 +129,7 @@ class SavedAssets:
         return saved, hashes
 
     async def save_example(self, path: str, name: str) -> str:
-        """Save an example of an effect. It must be an uploaded image or video, because everybody sees it."""
+        """Save an example of an effect. It must be an uploaded image or video, because everybody can see examples."""
         kind = guess_media_type(path) or ""
         is_uploaded = path.startswith((FOLDER, f"{UPLOADS}/")) and ".." not in path
         if not (is_uploaded and kind.startswith(("image/", "video/"))):
@@ -159,6 +160,6 @@ class SavedAssets:
             async for piece in self.objects.stream(path):
                 digest.update(piece)
         except NotFound:
-            # An operator may put it into storage later. Until then workers download it with every job.
+            # An operator may put the file into storage later. Without a hash, workers download it for every job.
             return None
         return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""Check whether any worker meets the requirements of a graph when it is added, and of a job when it is submitted.
+"""Check whether any worker meets the requirements of added graphs and submitted jobs.
 
-Requirements are stored by workflow hash, together with the workers that are missing some of them. Therefore a
-submission with a known hash needs one query and reads no worker report, and claims skip unsuitable workers. A worker
-that registers or reports new capabilities is compared with all stored requirements.
+Requirements are stored by workflow hash, together with the workers that are missing some of them. A submission with a
+known hash therefore needs only one query and no worker reports, and claims skip unsuitable workers. A worker that
+registers or reports new capabilities is compared with all stored requirements.
 """
 
 import asyncio
@@ -47,20 +47,20 @@ from comfyrelay.store.database import Tx
 
 # Inputs with free text, which may look like a model name.
 _FREE_TEXT = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_|$)", re.I)
-# Minimum interval between two updates of the time when a hash was last used.
+# The minimum interval between two updates of the time at which a hash was last used.
 USED_INTERVAL_SECONDS = 600.0
-# Requirements are kept this long after the last job, which is longer than any submission takes.
+# Requirements are kept for this long after the last job, which is longer than any submission takes.
 UNUSED_SECONDS = 86_400.0
 # How long a GPU counts as too small.
 MEMORY_SECONDS = 7 * 86_400.0
-# Hashes per read. The requirements of each have at most as many names as a graph has nodes.
+# Number of hashes per read. The requirements of one hash have at most as many names as a graph has nodes.
 HASH_CHUNK = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingRequirements:
     """Requirements that no worker meets. With `shows_names`, the user may see the names of workers. `sources` are the
-    author's sources of missing models, `packages` the packages of missing nodes, as far as they are known."""
+    author's sources of missing models, and `packages` are the packages of missing nodes, where known."""
 
     items: Sequence[MissingRequirement]
     workers: int
@@ -115,7 +115,7 @@ class Availability:
         self._stage_of = stage_of
 
     async def check_workflow(self, workflow: WorkflowRecord, *, shows_names: bool) -> MissingRequirements | None:
-        """Check a workflow with its default values. Nothing is stored, because it may never get a job."""
+        """Check a workflow with its default values. Stores nothing, because the workflow may never get a job."""
         if not has_requirements(workflow):
             return None
         requirements = await default_requirements(workflow, self._graphs)
@@ -135,8 +135,8 @@ class Availability:
         shows_names: bool,
         is_of_effect: bool,
     ) -> None:
-        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless they may wait. `wanted` are the values
-        of one job per workflow hash."""
+        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless jobs may wait. `wanted` contains the
+        values of one job per workflow hash."""
         missing = await self.find_missing(workflow, wanted, stage=stage, shows_names=shows_names)
         if missing is not None and not may_wait:
             raise MissingOnWorkers(
@@ -219,7 +219,7 @@ class Availability:
             await missing_requirements.lock(tx)
             await missing_requirements.write_requirements(tx, added)
             reports = await missing_requirements.all_reports(tx)
-            # Reports of hundreds of workers are megabytes: compare them in a thread.
+            # Reports of hundreds of workers take megabytes, so compare them in a thread.
             await missing_requirements.write_missing(tx, await asyncio.to_thread(_compare_workers, added, reports))
 
         await self._databases.central.run(TransactionStep.AVAILABILITY, work)
@@ -251,7 +251,7 @@ class ComparedWorker(NamedTuple):
 
 
 async def compare_with_requirements(databases: Databases, capabilities: Mapping[str, Any]) -> ComparedWorker:
-    """Compare a worker with all stored requirements, before taking locks. Requirements may be megabytes: they are
+    """Compare a worker with all stored requirements, before taking locks. Requirements may take megabytes, so they are
     compared in chunks and in a thread."""
     reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
     async with databases.central.read() as tx:
@@ -311,7 +311,7 @@ def find_unmet(requirements: Requirements, reports: Iterable[tuple[str, str]]) -
 
 
 def has_requirements(workflow: WorkflowRecord) -> bool:
-    """Return whether the workflow is a graph for self-hosted workers, which need its nodes and models."""
+    """Return whether the workflow is a graph for self-hosted workers, which must have its nodes and models."""
     is_graph = workflow.kind == WorkflowKind.GRAPH and workflow.waiting is None
     return is_graph and workflow.provider == Provider.SELF_HOSTED
 

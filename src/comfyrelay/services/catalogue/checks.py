@@ -10,7 +10,7 @@ from comfyrelay.errors import InvalidInput
 
 
 def read_properties(properties: Sequence[Mapping[str, Any]]) -> list[Property]:
-    """Parse the properties of a workflow, and check each of them and all together."""
+    """Parse the properties of a workflow, and check each property and their total size."""
     size = len(json.dumps(list(properties), default=str))
     if size > MAX_PROPERTIES_BYTES:
         limit = f"{MAX_PROPERTIES_BYTES // 1024} KiB"

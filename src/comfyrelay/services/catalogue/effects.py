@@ -105,7 +105,7 @@ class Effects:
         )
 
     async def _save_assets(self, saved: SavedAssets, slug: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Save the files of a change. Return the fields that depend on them."""
+        """Save the files of a change, and return the fields that depend on them."""
         values: dict[str, Any] = await _save_examples(saved, changes)
         if changes.keys() & {"workflow_slug", "property_overrides"}:
             before = await self.get(slug)
@@ -194,7 +194,7 @@ def _check_overrides(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> 
 
 
 async def _lock_public_workflow(tx: Tx, slug: str) -> WorkflowRecord:
-    """Lock a workflow for an effect, which cannot use the private workflow of a tenant."""
+    """Lock the workflow of an effect. Effects cannot use private workflows of tenants."""
     workflow = await catalogue.workflow_to_use(tx, slug=slug)
     if workflow is None or workflow.tenant_id is not None:
         raise InvalidInput(errors={"workflow_slug": f"There is no workflow {slug!r}."})
@@ -206,6 +206,6 @@ def _not_found(slug: str) -> NotFound:
 
 
 def _require_workflow(effect: EffectRecord, workflow: WorkflowRecord | None) -> WorkflowRecord:
-    # A workflow cannot be deleted while effects use it.
+    # Cannot happen, because a workflow cannot be deleted while effects use it.
     assert workflow is not None, f"the workflow of the effect {effect.slug!r} is missing"
     return workflow

@@ -15,7 +15,7 @@ from comfyrelay.storage.objects import ObjectStore
 class EmbeddedWorkflows:
     def __init__(self, objects: ObjectStore, settings: Settings) -> None:
         self._objects = objects
-        # The limits of a request body, because the workflow would be sent back in one.
+        # The limits of a request body apply, because clients send the workflow back in one.
         self._limits = ProbeLimits(
             max_pixels=settings.probe_max_pixels,
             max_memory_bytes=settings.probe_memory_bytes,
@@ -23,13 +23,13 @@ class EmbeddedWorkflows:
             max_workflow_bytes=settings.max_large_body_bytes,
             max_workflow_values=settings.max_body_values,
         )
-        # One process, which inspections of outputs do not share.
+        # One process, not shared with inspections of outputs.
         self._probes = Probes(self._limits, processes=1)
 
     async def read(self, path: str) -> EmbeddedWorkflow:
-        """Return the graph that was run, otherwise the workflow of the editor, of an uploaded file.
+        """Return the graph that produced an uploaded file, or else the workflow of the editor.
 
-        Raises `NotFound` without the file, and `InvalidInput` if reading it would exceed a limit.
+        Raises `NotFound` if the file does not exist, and `InvalidInput` if reading it would exceed a limit.
         """
         try:
             text = await self._probes.read_workflow(self._objects, path)
@@ -38,7 +38,7 @@ class EmbeddedWorkflows:
         return await asyncio.to_thread(self._check, text)
 
     def _check(self, text: bytes | None) -> EmbeddedWorkflow:
-        """Parse the workflow. The text comes from a process that is not trusted."""
+        """Parse the workflow. The text comes from an untrusted process."""
         if text is not None and has_more_values(text, self._limits.max_workflow_values):
             raise _unusable("It has too many values.")
         try:

@@ -24,7 +24,7 @@ _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
     '(on a server: a worker with ComfyUI) and add it again, or save it with "Export (API)" in ComfyUI.'
 )
-# All administrators together count as one tenant.
+# All administrators count as one tenant.
 _ADMINISTRATORS = ""
 _INSTALL = 'Install what is missing and add it again, or save it with "Export (API)" in a ComfyUI that has it.'
 _GUESSED = "The types of the inputs were guessed from their values."
@@ -36,7 +36,7 @@ _TOO_LARGE_TO_EMBED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowImport:
-    """A workflow to import. Missing fields are derived from the graph. With `properties`, the graph stays as it is."""
+    """A workflow to import. Missing fields are derived from the graph. With `properties`, the graph is not changed."""
 
     graph: Mapping[str, Any]
     # The graph of an editor file, with other values.
@@ -47,13 +47,13 @@ class WorkflowImport:
     output_extension: str | None = None
     output_mime_type: str | None = None
     wait_for_missing: bool = False
-    # What happens if the tenant has a workflow of this name with another graph.
+    # What to do if the tenant has a workflow of this name with another graph.
     same_name: SameName = "allow"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedWorkflow:
-    """An imported workflow. `source_graph` is the graph in API format, `graph` the same graph with placeholders.
+    """An imported workflow. `source_graph` is the graph in API format, and `graph` is the same graph with placeholders.
     `roles` are the property keys by role, such as prompt or seed. `remark` is a note for the user."""
 
     source_graph: Graph
@@ -151,7 +151,7 @@ class GraphImporter:
 def _describe(value: Mapping[str, Any], graph: Graph, known: Mapping[str, Any] | None) -> DescribedWorkflow:
     if not is_editor_file(value):
         return describe_graph(graph, known, app=AppView())
-    # A desk imports no converter before the first file.
+    # Imported here, so that a desk loads the converter only for the first file.
     from comfyrelay.comfyui.editor.app_view import read_app_view  # noqa: PLC0415
 
     return describe_graph(graph, known, app=read_app_view(value, known or {}))

@@ -1,8 +1,8 @@
 """Store graphs of the catalogue by content hash, and graphs of tenants separately. Stored graphs never change, so they
 can be cached.
 
-The editor file of a tenant's graph is stored next to it. It is not part of the graph's identity: an equal graph with
-another layout is the same graph, and the file that was added last is kept.
+The editor file of a tenant's graph is stored next to the graph. It is not part of the graph's identity: a graph with
+another layout is the same graph, and only the editor file that was added last is kept.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from comfyrelay.services.catalogue.private_graphs import PrivateGraphs
 from comfyrelay.storage.objects import ObjectStore
 
 MAX_CACHED_GRAPHS = 256
-# Average number of values per node. The number of values is limited because every submission walks the whole graph.
+# Allowed average number of values per node. Values are limited because every submission walks the whole graph.
 VALUES_PER_NODE = 50
-# How long another server process may use the previous editor file.
+# Another server process may use the previous editor file for this long.
 EDITOR_CACHE_SECONDS = 60
 
 
@@ -42,7 +42,7 @@ class StoredWorkflow(NamedTuple):
 
 
 class CachedEditorFile(NamedTuple):
-    """An editor file with placeholders, as a text, which needs a fraction of the memory. `None` if there is none."""
+    """An editor file with placeholders, or `None`. It is kept as text, which needs a fraction of the memory."""
 
     text: bytes | None
     expires_at: float
@@ -65,7 +65,7 @@ class Graphs:
             )
 
     def check_texts(self, graph: Graph) -> None:
-        """Apply the limits of request bodies to a converted graph. The conversion may copy texts, or use them as
+        """Apply the limits of request bodies to a converted graph, because the conversion may copy texts or use them as
         names."""
         for node_id, node in graph.items():
             if any(len(name) > MAX_NAME_LENGTH for name in (node_id, node["class_type"], *node["inputs"])):
@@ -139,7 +139,7 @@ class Graphs:
         if known is not None:
             if asyncio.get_running_loop().time() < known.expires_at:
                 return known.text
-            # One caller reads it again. The others use the known file in the meantime.
+            # One caller reads the file again. Meanwhile, the others use the cached file.
             self._remember_editor(path, known.text)
         try:
             text = await self._objects.get(editor_path(path))
@@ -200,7 +200,7 @@ def _has_at_most(graph: Graph, max_values: int) -> bool:
 class WorkflowHasher:
     """Compute the workflow hashes of one graph for many sets of values.
 
-    Only model names change the hash, so the graph is hashed once per choice of models and not once per prompt.
+    Only model names change the hash, so the graph is hashed once per choice of models, not once per prompt.
     """
 
     def __init__(self, graph: Graph, placeholders: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[In
 
 
 def draws_seed(workflow: WorkflowRecord) -> bool:
-    """Return whether each job gets a random seed that users do not set."""
+    """Return whether each job gets a random seed that users cannot set."""
     hidden = (prop for prop in workflow.parsed_properties if not prop.user_configurable)
     return any(prop.is_seed and prop.default_value is None for prop in hidden)
 

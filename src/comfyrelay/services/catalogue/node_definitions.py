@@ -1,4 +1,4 @@
-"""Store the node definitions of workers by content hash, and merge them to import workflows."""
+"""Store the node definitions of workers by content hash, and merge them for importing workflows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from comfyrelay.store.central.workers import node_definitions
 log = structlog.get_logger(__name__)
 
 FOLDER = "definitions"
-# Maximum number of distinct definitions that are merged. Workers of a fleet mostly have the same definitions.
+# The maximum number of distinct definitions to merge. Most workers of a fleet have the same definitions.
 MAX_MERGED = 16
 
 # Loads the current definitions of a ComfyUI, or raises `ComfyError`.
@@ -38,7 +38,7 @@ class NodeDefinitionService:
         live: LoadLive | None = None,
         on_new: Callable[[], None] = lambda: None,
     ) -> None:
-        """`graph_fleets` run the graphs that clients send. `on_new` is called when the definitions of a worker have
+        """`graph_fleets` run the graphs sent by clients. `on_new` is called when the definitions of a worker have
         changed."""
         self._databases = databases
         self._objects = objects
@@ -47,11 +47,11 @@ class NodeDefinitionService:
         self._live = live
         self._on_new = on_new
         self._merging = asyncio.Lock()
-        # Of all workers, and of those that run the graphs of clients.
+        # The merged definitions of all workers, and of workers that run the graphs of clients.
         self._merged: dict[bool, tuple[Sequence[str], Mapping[str, Any] | None]] = {}
 
     async def register(self, worker_id: str, sha256: str) -> bool:
-        """Record the definitions of a worker. Return false if they are unknown and the worker must send them."""
+        """Record which definitions a worker has. Returns false if they are unknown and the worker must send them."""
         if not await self._objects.exists(_path(sha256)):
             return False
         async with self._databases.central.read() as tx:
@@ -64,7 +64,7 @@ class NodeDefinitionService:
         return True
 
     async def store(self, worker_id: str, sha256: str, data: bytes) -> None:
-        """Store the definitions of a worker: first the object, then the row that refers to it."""
+        """Store the definitions of a worker: first the object, then the row that refers to the object."""
         await asyncio.to_thread(unpack, data, sha256=sha256)
         await self._objects.put(_path(sha256), data)
         await self._databases.central.run(
@@ -74,7 +74,7 @@ class NodeDefinitionService:
 
     async def load(self, *, of_clients: bool = False) -> tuple[Mapping[str, Any] | None, str]:
         """Return the definitions of the local ComfyUI or of the workers, and the reason if there are none. With
-        `of_clients`, only workers count that run the graphs of clients."""
+        `of_clients`, use only workers that run the graphs of clients."""
         why = "No worker has reported its nodes."
         if self._live is not None:
             try:
@@ -84,8 +84,8 @@ class NodeDefinitionService:
         return await self._of_workers(of_clients=of_clients), why
 
     async def remove_unused(self, *, grace_seconds: float) -> int:
-        """Remove definitions that no worker and no fleet uses, and return their number. A worker sends removed
-        definitions again when they are needed."""
+        """Remove definitions that no worker or fleet uses, and return their number. Workers send removed definitions
+        again when needed."""
         now = utc_now()
         old = [
             object_.path
@@ -115,7 +115,7 @@ class NodeDefinitionService:
                     return merged
             merging, count = Merging(), 0
             for sha256 in hashes:
-                # Only one definition is in memory at a time.
+                # Keep only one definition in memory at a time.
                 if (definitions := await self._read(sha256)) is not None:
                     await asyncio.to_thread(merging.add, definitions)
                     count += 1
@@ -130,7 +130,7 @@ class NodeDefinitionService:
         try:
             return await asyncio.to_thread(unpack, await self._objects.get(_path(sha256)), sha256=sha256)
         except (NotFound, InvalidInput) as error:
-            # The worker sends the definitions again later.
+            # The worker will send the definitions again.
             log.warning("node_definitions.unreadable", sha256=sha256, why=error.detail)
             return None
 

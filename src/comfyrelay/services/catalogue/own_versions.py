@@ -1,4 +1,4 @@
-"""List the versions of a tenant's own workflow, and bring one back."""
+"""List the versions of a tenant's own workflow, and restore a version."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ _SAME = "Only the choices of its inputs changed."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnVersion:
-    """A version of a workflow. `changes` are sentences about the differences to the version before it."""
+    """A version of a workflow. `changes` are sentences about the differences from the version before it."""
 
     number: int
     created_at: datetime
@@ -60,7 +60,7 @@ class OwnVersions:
         ]
 
     async def bring_back(self, tenant_id: str, slug: str, number: int) -> ReplacedWorkflow:
-        """Use an earlier version for new jobs again. It becomes the newest version, so this can be undone."""
+        """Use an earlier version for new jobs again. It is added as the newest version, so this can be undone."""
         workflow = await self._own.find(tenant_id, slug)
         async with self._databases.central.read() as tx:
             wanted = await catalogue.version(tx, workflow.id, number)
@@ -84,7 +84,7 @@ class OwnVersions:
 
 
 def _describe_all(records: Sequence[WorkflowVersionRecord], graphs: Sequence[Graph]) -> list[list[str]]:
-    """Compare each version with the one before it. The last one has none."""
+    """Compare each version with the version before it. The oldest version is only described."""
     if not records:
         return []
     filled = [_with_defaults(record, graph) for record, graph in zip(records, graphs, strict=True)]
@@ -96,7 +96,7 @@ def _describe_all(records: Sequence[WorkflowVersionRecord], graphs: Sequence[Gra
 
 
 def _with_defaults(record: WorkflowVersionRecord, graph: Graph) -> Graph:
-    """Fill in the values that the properties took from the graph. A file has none, so its key is used."""
+    """Fill in the values that the properties took from the graph. Files have no default value, so their key is used."""
     values = {
         str(fields["placeholder"]): fields["key"] if fields.get("default_value") is None else fields["default_value"]
         for fields in record.properties
@@ -105,7 +105,7 @@ def _with_defaults(record: WorkflowVersionRecord, graph: Graph) -> Graph:
 
 
 def describe_graph_changes(before: Graph, after: Graph) -> list[str]:
-    """Return a sentence for each kind of change. A node is the same if it has the same id and class."""
+    """Return a sentence for each kind of change. Nodes with the same id and class are the same node."""
     kept = [id_ for id_, node in after.items() if id_ in before and before[id_]["class_type"] == node["class_type"]]
     values: list[str] = []
     links: list[str] = []

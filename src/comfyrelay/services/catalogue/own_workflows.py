@@ -45,7 +45,7 @@ TEXT_EXTENSION = "txt"
 PRESETS_PER_PAGE = 200
 MAX_PRESETS_NAMED = 5
 
-# Fields that are stored for a pending import. The name may change in the meantime, so it is not one of them.
+# Fields that are stored for a pending import. The name is not stored, because it may change in the meantime.
 _IMPORT_FIELDS = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
 
 
@@ -93,8 +93,7 @@ class OwnWorkflows:
     async def add(self, tenant_id: str, new: WorkflowImport) -> AddedWorkflow:
         """Add a workflow, or return the tenant's existing workflow with the same graph.
 
-        If no worker has the nodes, the workflow is stored as pending if it may wait; otherwise `MissingOnWorkers` is
-        raised.
+        If no worker has the nodes, the workflow becomes pending if it may wait; otherwise raises `MissingOnWorkers`.
         """
         await self._access.require(tenant_id)
         imported: ImportedWorkflow | None = None
@@ -103,7 +102,7 @@ class OwnWorkflows:
             values = workflow_values(imported)
         except MissingOnWorkers as error:
             if not new.wait_for_missing:
-                anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
+                anyway = f"{error.detail} Or add it anyway: it will wait until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
             values = self._pending_values(new, WaitingForNodes.from_missing(error.missing))
         slug, name = new_slug(new.name), await self._free_name(tenant_id, new)
@@ -127,7 +126,7 @@ class OwnWorkflows:
             if imported is not None and is_described and not await catalogue.effects_of(tx, existing.id):
                 # The choices may have changed since the first import.
                 changes["properties"] = values["properties"]
-            # Even without changes, the new time shows `remove` that it was added again.
+            # Even without changes, the new time tells `remove` that the workflow was added again.
             return await catalogue.update_workflow(tx, existing.id, **changes)
 
         made = await self._workflows.create(
@@ -149,7 +148,7 @@ class OwnWorkflows:
 
     async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> ReplacedWorkflow:
         """Replace the graph of a workflow, which keeps its slug, jobs and presets. The earlier graph becomes a version.
-        Submitted jobs keep the graph that they were submitted with."""
+        Submitted jobs keep their graph."""
         await self._access.require(tenant_id)
         before = await self.find(tenant_id, slug)
         _refuse_script(before)
@@ -163,8 +162,8 @@ class OwnWorkflows:
         return ReplacedWorkflow(workflow=after, imported=imported, differences=differences)
 
     async def import_pending(self, before: WorkflowRecord) -> bool:
-        """Import a pending workflow, and return whether workers have its nodes now. Raises `Conflict` if the workflow
-        was changed in the meantime."""
+        """Import a pending workflow. Returns whether workers have its nodes now. Raises `Conflict` if the workflow was
+        changed in the meantime."""
         assert before.tenant_id is not None
         try:
             stored = await self._workflows.load_import(before)
@@ -180,10 +179,10 @@ class OwnWorkflows:
         return False
 
     async def remove(self, tenant_id: str, slug: str, *, unless_needed: bool = False) -> None:
-        """Delete a workflow. Its jobs stay.
+        """Delete a workflow, but not its jobs.
 
-        With `unless_needed`, raise `Conflict` if the workflow was added again or changed, or if it has several jobs or
-        one that has not completed, which may be retried.
+        With `unless_needed`, raises `Conflict` if the workflow was added again or changed, or if it has several jobs,
+        or a job that has not completed and may be retried.
         """
         _refuse_script(await self.find(tenant_id, slug))
         await self._workflows.delete(slug, check=self._refuse_needed if unless_needed else None)
@@ -207,7 +206,7 @@ class OwnWorkflows:
         return found
 
     async def _lost_preset_values(self, tenant_id: str, before: WorkflowRecord, after: WorkflowRecord) -> list[str]:
-        """Return a sentence for each preset that set an input which the workflow no longer has."""
+        """Return a sentence for each preset with an input that the workflow no longer has."""
         old, new = before.parsed_properties, after.parsed_properties
         found, before_id, has_more = [], None, True
         shard = await self._databases.shard_of(tenant_id)
@@ -219,11 +218,11 @@ class OwnWorkflows:
                 known = apply_preset(preset.settings, old).ignored
                 lost = [key for key in apply_preset(preset.settings, new).ignored if key not in known]
                 if lost:
-                    found.append(f"The preset {preset.name!r} sets {list_names(lost)}, which it no longer has.")
+                    found.append(f"The workflow has lost {list_names(lost)}, which the preset {preset.name!r} sets.")
         return found[:MAX_PRESETS_NAMED]
 
     async def _free_name(self, tenant_id: str, new: WorkflowImport) -> str | None:
-        """Return the name, with a number if it is taken and `same_name` asks for one."""
+        """Return the name, with a number if the name is taken and `same_name` is `number`."""
         if new.name is None or new.same_name != "number":
             return new.name
         async with self._databases.central.read() as tx:
@@ -231,7 +230,7 @@ class OwnWorkflows:
         return new.name if new.name not in taken else _numbered(new.name, taken)
 
     def _pending_values(self, new: WorkflowImport, waiting: WaitingForNodes) -> dict[str, Any]:
-        """Return the fields of a pending workflow. Refuse nodes that the policy forbids."""
+        """Return the fields of a pending workflow. Raises `GraphNotAllowed` for nodes that the policy forbids."""
         for node_type in waiting.node_types:
             if len(node_type) > MAX_NAME_LENGTH:
                 raise GraphError(f"The workflow contains a name of more than {MAX_NAME_LENGTH} characters.")
@@ -299,7 +298,7 @@ def _with_defaults(imported: ImportedWorkflow) -> Graph:
 
 
 def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> ImportedWorkflow:
-    """Drop the properties that could name any file. Their inputs keep the value of the graph."""
+    """Drop the properties that could name arbitrary files. Their inputs keep the value of the graph."""
     files = _files(imported)
     inputs = _inputs_by_text(imported.graph)
     dropped = []
@@ -320,7 +319,7 @@ def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> Imported
 
 
 def _inputs_by_text(graph: Graph) -> dict[str, Graph]:
-    """Return the inputs that have each text, as graphs."""
+    """Return the inputs with each text, as graphs."""
     found: dict[str, Graph] = {}
     for id_, node in graph.items():
         for name, value in node["inputs"].items():

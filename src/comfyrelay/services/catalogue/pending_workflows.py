@@ -1,4 +1,4 @@
-"""Import pending workflows once workers have their nodes."""
+"""Import pending workflows when workers have their nodes."""
 
 import structlog
 
@@ -12,7 +12,8 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 100
-# A wakeup reaches only one process, which may exit before it imports anything.
+# Workflows are also imported at this interval, because a wakeup reaches only one process, which may exit before the
+# import.
 POLL_SECONDS = 60.0
 
 
@@ -31,7 +32,7 @@ class PendingWorkflows:
         await self._wakeup.wait(POLL_SECONDS)
 
     async def run_once(self) -> int:
-        """Import the workflows whose nodes are known now, and return their number."""
+        """Import the workflows whose nodes are now known, and return their number."""
         done, after = 0, 0
         while True:
             async with self._databases.central.read() as tx:

@@ -37,7 +37,7 @@ class Presets:
         fields = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
 
         async def work(tx: Tx) -> PresetRecord:
-            # The lock keeps concurrent calls from exceeding the limit together.
+            # The lock prevents concurrent calls from exceeding the limit together.
             await ledger.lock_wallet(tx, tenant_id)
             if await presets.count(tx, tenant_id) >= MAX_PRESETS:
                 raise Conflict(f"You have {MAX_PRESETS:,} presets, which is the limit. Delete one first.")

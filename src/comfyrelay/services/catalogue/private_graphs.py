@@ -1,7 +1,7 @@
-"""Limit the graphs of private workflows per tenant, and remove graphs that nothing refers to any more.
+"""Limit the graphs of private workflows per tenant, and remove graphs that are no longer used.
 
-A graph has a row in the shard of its tenant before its object is written. It is removed when no workflow and no job has
-referred to it during a grace period, in which a submission that has read the workflow can write its job.
+A graph has a row in its tenant's shard before its object is written. It is removed when no workflow or job has referred
+to it for a grace period, in which a submission that has read the workflow can still write its job.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ BATCH_SIZE = 200
 
 class PrivateGraphs:
     def __init__(self, databases: Databases, *, max_bytes: int, max_tenant_bytes: int | None) -> None:
-        """`max_bytes` is the limit of a graph, `max_tenant_bytes` that of a tenant."""
+        """`max_bytes` is the limit per graph, and `max_tenant_bytes` is the limit per tenant."""
         self._databases = databases
         self.max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
@@ -52,7 +52,7 @@ class PrivateGraphs:
         more_bytes, properties_hash = await asyncio.to_thread(_measure, properties)
 
         async def work(tx: Tx) -> StoredGraph:
-            # The lock keeps concurrent imports from storing an equal graph twice.
+            # The lock prevents concurrent imports from storing an equal graph twice.
             await ledger.lock_wallet(tx, tenant_id)
             known = await graphs.find(tx, tenant_id, sha256)
             if known is None:
@@ -75,7 +75,7 @@ class PrivateGraphs:
 
     async def remove_unused(self, *, grace_seconds: float) -> int:
         """Remove unused graphs, and return their number. Nothing is removed while a shard is unreachable, because its
-        jobs may refer to graphs of other tenants, through effects."""
+        jobs may use graphs of other tenants through effects."""
         try:
             shards = [self._databases.shard(name) for name in self._databases.shards]
             return sum([await self._remove_unused(shard, grace_seconds) for shard in shards])

@@ -1,7 +1,7 @@
 """Threads that read graphs, whose size users control.
 
-They are separate from the default threads, which files and passwords use. Each tenant has at most one read at a time,
-so a read waits for at most one read of every other tenant.
+They are separate from the default threads for files and passwords. Each tenant has at most one read at a time, so a
+read waits for at most one read of every other tenant.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class ReaderThreads:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="comfyrelay-read")
-        # A lock exists while a caller holds it or waits for it.
+        # A lock exists only while a caller holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, tenant_id: str, function: Callable[[], T]) -> T:

@@ -29,7 +29,7 @@ from comfyrelay.store.central.queue import dispatch_list
 from comfyrelay.store.central.workers import worker_list, workers
 from comfyrelay.store.database import Tx
 
-# Texts of one property that are filled with each of its choices. A model has one or two inputs.
+# Maximum number of texts of one property that are filled with each of its choices. A model has one or two inputs.
 MAX_FILLED_TEXTS = 2000
 # Returns the existing workflow for the path of a graph, if any.
 FindExisting = Callable[[Tx, str], Awaitable[WorkflowRecord | None]]
@@ -61,11 +61,11 @@ class WorkflowInspection:
     @property
     def text(self) -> str:
         if not self.assigned_workers:
-            return "No worker has this workflow assigned: map it to a fleet that has workers."
+            return "This workflow is not assigned to any worker: map it to a fleet that has workers."
         counts = {fit: sum(worker.fitness.fit is fit for worker in self.workers.items) for fit in Fit}
         return (
-            f"Of {len(self.workers.items)} workers, {counts[Fit.ABLE]} meet all requirements, {counts[Fit.UNABLE]} do "
-            f"not, and {counts[Fit.UNKNOWN]} are unknown."
+            f"{counts[Fit.ABLE]} of {len(self.workers.items)} workers can run this workflow "
+            f"({counts[Fit.UNABLE]} cannot, {counts[Fit.UNKNOWN]} unknown)."
         )
 
 
@@ -108,7 +108,7 @@ class Workflows:
         waiting: WaitingForNodes | None = None,
         find_existing: FindExisting | None = None,
     ) -> WorkflowRecord:
-        """Create a workflow, unless `find_existing` returns one. The `graph` of a `waiting` workflow is the whole
+        """Create a workflow, unless `find_existing` returns one. For a `waiting` workflow, `graph` is the whole
         import."""
         _check_price(provider, cloud_micros_per_second)
         if waiting is not None:
@@ -179,7 +179,8 @@ class Workflows:
     async def change(
         self, slug: str, changes: Mapping[str, Any], *, before: WorkflowRecord | None = None
     ) -> WorkflowView:
-        """Change a workflow. Submitted jobs keep their graph. Raises `Conflict` if it differs from `before`."""
+        """Change a workflow. Submitted jobs keep their graph. Raises `Conflict` if the workflow differs from
+        `before`."""
         before = before or await self._workflow(slug)
         values = dict(changes)
         if "graph" in values:
@@ -216,12 +217,12 @@ class Workflows:
         return await self._graphs.load_import(workflow.graph_path)
 
     async def set_waiting(self, before: WorkflowRecord, waiting: WaitingForNodes) -> None:
-        """Update the nodes that a workflow waits for. Raises `Conflict` if it differs from `before`."""
+        """Update the nodes that a workflow waits for. Raises `Conflict` if the workflow differs from `before`."""
         values = {"waiting": asdict(waiting)}
         await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
 
     async def delete(self, slug: str, *, check: Callable[[WorkflowRecord], Awaitable[None]] | None = None) -> None:
-        """Delete a workflow. `check` is called while it is locked, and may refuse."""
+        """Delete a workflow. `check` is called while the workflow is locked, and may raise an error to refuse."""
 
         async def work(tx: Tx) -> None:
             workflow = await catalogue.lock_workflow(tx, slug, to_delete=True)
@@ -260,7 +261,7 @@ class Workflows:
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
             found, after = await worker_list.reports_of(tx, workflow.id, after_id=cursor, limit=limit)
-        # Reports of hundreds of workers are megabytes: compare them in a thread.
+        # Reports of hundreds of workers take megabytes, so compare them in a thread.
         compared = await asyncio.to_thread(_compare, requirements, found)
         page = ResultPage(items=compared, next_cursor=after)
         return WorkflowInspection(requirements=requirements, assigned_workers=count, workers=page)
@@ -300,7 +301,7 @@ class Workflows:
 
 
 def _compare(requirements: Requirements, found: Sequence[WorkerReport]) -> list[WorkerFitness]:
-    # Workers with the same image send the same report: parse it once.
+    # Workers with the same image send the same report, so parse it once.
     fits = {report: fitness(requirements, orjson.loads(report)) for report in {worker.report for worker in found}}
     return [WorkerFitness(worker=worker, fitness=fits[worker.report]) for worker in found]
 
@@ -338,7 +339,7 @@ async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequ
 
 
 def _providers(provider: Provider | WorkflowProvider) -> dict[str, Any]:
-    """Return the provider fields of a workflow. Jobs that may run anywhere start self-hosted."""
+    """Return the provider fields of a workflow. Jobs that may run anywhere start on self-hosted workers."""
     may_burst = provider == WorkflowProvider.ANY
     return {"provider": Provider.SELF_HOSTED if may_burst else Provider(provider), "may_burst": may_burst}
 
@@ -382,7 +383,7 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
 
 
 def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
-    """Return the nodes of a graph, and the models that the graph, the defaults and the choices of users name."""
+    """Return the nodes of a graph, and the models named by the graph, its defaults and the choices that users have."""
     defaults = {prop.placeholder: prop.default_value for prop in properties if prop.default_value is not None}
     models = {model.name for model in models_in(replace_placeholders(graph, defaults))}
     chosen = [prop for prop in properties if prop.choices and prop.user_configurable]
@@ -400,7 +401,7 @@ def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
 
 
 def _short_texts(graph: Graph, placeholders: Sequence[str]) -> dict[str, list[str]]:
-    """Return the texts with each placeholder that are short enough to name a model."""
+    """Return, by placeholder, the texts that contain it and are short enough to name a model."""
     found: dict[str, list[str]] = {}
     wanted = placeholders_of(placeholders)
     values = (value for node in graph.values() for value in node["inputs"].values() if isinstance(value, str))

@@ -21,7 +21,7 @@ class ComfyuiApi:
         databases = context.databases
         self.prompts = Prompts(databases, queue.control)
         self.input_files = InputFiles(databases, jobs.uploads, self.prompts)
-        # Processes of their own, so that viewers do not delay the check of outputs.
+        # Separate processes, so that viewing images does not delay checking outputs.
         self.images = Images(context.objects, open_probes(context.settings))
         self.nodes = Nodes(catalogue.node_definitions, self.input_files, script_packs=context.settings.editor_packs)
         self.submission = PromptSubmission(

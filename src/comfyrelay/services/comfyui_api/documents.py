@@ -1,4 +1,4 @@
-"""The workflows that a user opens in ComfyUI's editor: that of a job, and those that the user has added."""
+"""Workflows that a user opens in ComfyUI's editor: the workflow of a job, or a workflow that the user has added."""
 
 import asyncio
 import json
@@ -18,14 +18,14 @@ from comfyrelay.services.jobs import Jobs
 
 class EditorDocuments:
     def __init__(self, catalogue: Catalogue, jobs: Jobs, prompts: Prompts, *, users_are_owners: bool) -> None:
-        """`users_are_owners`: on a desk, the user may also see the graphs of effects."""
+        """With `users_are_owners`, as on a desk, users may also see the graphs of effects."""
         self._catalogue = catalogue
         self._jobs = jobs
         self._prompts = prompts
         self._users_are_owners = users_are_owners
 
     async def of_job(self, tenant_id: str, job_id: str) -> Mapping[str, Any]:
-        """Return the workflow of a job with its values. Raises `NotFound` without one."""
+        """Return the workflow of a job with its values. Raises `NotFound` if there is none."""
         record = (await self._prompts.records(tenant_id, [job_id])).get(job_id)
         if record is not None:
             return await self._laid_out(drawn_file(record.extra_data) or record.graph)
@@ -33,7 +33,7 @@ class EditorDocuments:
         return await self._laid_out(found)
 
     async def of_workflow(self, tenant_id: str, slug: str) -> Mapping[str, Any]:
-        """Return a workflow of the user with its default values. Raises `NotFound` without one."""
+        """Return a workflow of the user with its default values. Raises `NotFound` if there is none."""
         record = await self._catalogue.own_workflows.find(tenant_id, slug)
         if record.kind != WorkflowKind.GRAPH:
             raise NotFound("This workflow has no graph.")

@@ -1,4 +1,4 @@
-"""Images with other channels or in another format, which clients of ComfyUI's API view and upload."""
+"""Change the channels or the format of images that clients of ComfyUI's API view and upload."""
 
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.media.inspection import ImageEdit, Probes
@@ -13,9 +13,9 @@ class Images:
         self._probes = probes
 
     async def edited(self, file: FileRecord, edit: ImageEdit) -> bytes:
-        """Return an edited image. Raises `InvalidInput` if the file is no image that can be read."""
+        """Return an edited image. Raises `InvalidInput` if the file is not a readable image."""
         return await self._probes.edit(self._objects, file.path, edit)
 
     async def masked(self, file: FileRecord, mask: bytes) -> bytes:
-        """Return an image as PNG, with the alpha channel of another one of the same size."""
+        """Return an image as PNG, with the alpha channel of another image of the same size."""
         return await self._probes.edit(self._objects, file.path, ImageEdit(), mask=mask)

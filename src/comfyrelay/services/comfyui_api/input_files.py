@@ -14,7 +14,7 @@ from comfyrelay.services.jobs.uploads import Uploads
 from comfyrelay.store.tenant.library import media
 from comfyrelay.text import is_storable
 
-# In the lists of nodes that load files.
+# The maximum number of uploads in the lists of nodes that load files.
 MAX_LISTED = 1000
 MAX_NAME_LENGTH = 255
 # `photo (1).png`, `photo (2).png`, and so on.
@@ -22,7 +22,7 @@ MAX_NUMBER = 100
 
 
 class ReceivedFile(NamedTuple):
-    """An upload that this process has received. `subfolder` is empty or ends without a slash."""
+    """An upload that this process has received. `subfolder` may be empty and has no trailing slash."""
 
     name: str
     subfolder: str
@@ -42,7 +42,7 @@ class InputFiles:
         self._prompts = prompts
 
     async def receive(self, user: User, new: ReceivedFile, content: BinaryIO, *, overwrite: bool) -> str:
-        """Store an upload and return its path. As in ComfyUI, an upload with another content under a known path gets a
+        """Store an upload and return its path. As in ComfyUI, if the path is taken by other content, the name gets a
         number, and equal content is stored once."""
         path = new.path
         stem, suffix = PurePosixPath(new.name).stem, PurePosixPath(new.name).suffix

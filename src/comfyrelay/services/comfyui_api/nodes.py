@@ -1,4 +1,4 @@
-"""The nodes and models of the workers that run the graphs of clients, as ComfyUI would list its own."""
+"""The nodes and models of the workers that run the graphs of clients, in the format of ComfyUI's lists."""
 
 import asyncio
 from collections.abc import Container, Mapping
@@ -33,16 +33,16 @@ class Nodes:
     def __init__(
         self, definitions: NodeDefinitionService, input_files: InputFiles, *, script_packs: Container[str]
     ) -> None:
-        """`script_packs` are the packs whose scripts the editor has."""
+        """`script_packs` are the node packs whose scripts the editor has."""
         self._script_packs = script_packs
         self._definitions = definitions
         self._input_files = input_files
-        # The merged definitions, and their JSON by class, without those that list files.
+        # The merged definitions, and the JSON of each class, except classes that list files.
         self._encoded: tuple[Mapping[str, Any], Mapping[str, bytes]] | None = None
         self._encoding = asyncio.Lock()
 
     async def object_info(self, tenant_id: str) -> bytes:
-        """Return the JSON of all definitions. Inputs for files list the uploads of the tenant."""
+        """Return the JSON of all definitions. Inputs for files list the tenant's uploads."""
         definitions = await self._all()
         async with self._encoding:
             if self._encoded is None or self._encoded[0] is not definitions:
@@ -92,8 +92,8 @@ class Nodes:
         return b"{" + b",".join(parts) + b"}"
 
     def _described(self, name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a definition with everything that the editor needs: it does not show a node without one of these. A
-        node keeps the name of its pack if the editor does not have the scripts of the pack, which marks the node."""
+        """Return a definition with all fields that the editor requires to show a node. The name of the node's pack is
+        kept only if the editor lacks the scripts of the pack, because it marks such nodes."""
         outputs = definition.get("output") or []
         found = {
             "name": name,
@@ -112,7 +112,7 @@ class Nodes:
 
 
 def _with_files(definition: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return a definition whose inputs for files list these files. ComfyUI lists no files of subfolders."""
+    """Return a definition whose inputs for files list these files. Like ComfyUI, it lists no files in subfolders."""
     inputs = definition.get("input")
     if not isinstance(inputs, dict):
         return definition

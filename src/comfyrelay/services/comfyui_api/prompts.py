@@ -21,15 +21,15 @@ from comfyrelay.text import is_storable
 WAITING = (JobStatus.QUEUED, JobStatus.PAUSED)
 RUNNING = (JobStatus.PROCESSING,)
 ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED)
-# As ComfyUI's own nodes name their outputs. Older workers do not report the key.
+# The keys that ComfyUI's own nodes use for their outputs. Older workers do not report the key.
 _KEYS = {"image": "images", "video": "images", "audio": "audio"}
-# Of each process, for the events of its WebSockets.
+# Maximum number of records that a process keeps in memory for the events of its WebSockets.
 MAX_REMEMBERED = 5000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptOutput:
-    """A file of a prompt. Its names are unique within the prompt."""
+    """A file of a prompt. `name` is unique within the prompt."""
 
     file: FileRecord
     name: str
@@ -40,7 +40,7 @@ class PromptOutput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """`status` is the status that users see: a job that a worker has only prefetched still waits."""
+    """`status` is the status that users see: a prefetched job is still waiting."""
 
     record: PromptRecord
     job: JobRecord
@@ -48,7 +48,7 @@ class Prompt:
     outputs: Sequence[PromptOutput] = ()
     # The texts that nodes displayed, by node.
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # If its worker has named it.
+    # Set if the worker reported the node.
     failed_node: FailedNode | None = None
 
     @property
@@ -66,7 +66,7 @@ class Prompts:
     def __init__(self, databases: Databases, control: JobControl) -> None:
         self._databases = databases
         self._control = control
-        # By job; `None` for a job that was submitted elsewhere. Neither changes.
+        # Records by job; `None` for a job that was submitted elsewhere. Entries never change.
         self._remembered: OrderedDict[tuple[str, str], PromptRecord | None] = OrderedDict()
 
     async def page(
@@ -101,13 +101,13 @@ class Prompts:
         return (await self.of_jobs(tenant_id, [job_id])).get(job_id) if job_id is not None else None
 
     async def of_jobs(self, tenant_id: str, job_ids: Collection[str]) -> dict[str, Prompt]:
-        """Return the prompts of those jobs that were submitted through ComfyUI's API."""
+        """Return the prompts of the jobs that were submitted through ComfyUI's API."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await comfyui.prompts_of(tx, tenant_id, job_ids)
         return {prompt.job.id: prompt for prompt in await self._with_outputs(tenant_id, found)}
 
     async def records(self, tenant_id: str, job_ids: Collection[str]) -> dict[str, PromptRecord]:
-        """Return what clients sent with these jobs, from memory if possible."""
+        """Return the prompts that clients sent for these jobs, from memory if possible."""
         unknown = [job_id for job_id in job_ids if (tenant_id, job_id) not in self._remembered]
         if unknown:
             async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -135,7 +135,7 @@ class Prompts:
     async def cancel(
         self, tenant_id: str, prompt_ids: Sequence[str], *, statuses: Collection[JobStatus] = (*WAITING, *RUNNING)
     ) -> int:
-        """Cancel the prompts that have one of these statuses; return their number."""
+        """Cancel the prompts that have one of these statuses, and return their number."""
         job_ids = await self.job_ids(tenant_id, prompt_ids)
         found = await self.of_jobs(tenant_id, list(job_ids.values()))
         return await self._cancel(tenant_id, [prompt for prompt in found.values() if prompt.status in statuses])
@@ -146,14 +146,14 @@ class Prompts:
                 return
 
     async def interrupt_oldest(self, tenant_id: str) -> None:
-        """Cancel the prompt that has run for the longest time."""
+        """Cancel the prompt that has been running for the longest time."""
         running = (await self.page(tenant_id, RUNNING, limit=200, shows_hidden=True, oldest_first=True)).prompts
         await self._cancel(
             tenant_id, sorted(running, key=lambda prompt: prompt.job.started_at or prompt.job.created_at)[:1]
         )
 
     async def hide(self, tenant_id: str, prompt_ids: Sequence[str] | None = None) -> None:
-        """Remove ended prompts, or all of them, from the history. Their jobs and outputs stay."""
+        """Hide these prompts, or all ended prompts, from the history. Their jobs and outputs remain."""
         shard = await self._databases.shard_of(tenant_id)
         if prompt_ids is None:
             await shard.run(TransactionStep.TENANT, lambda tx: comfyui.hide_all(tx, tenant_id))
@@ -163,7 +163,7 @@ class Prompts:
     async def _cancel(self, tenant_id: str, prompts: Sequence[Prompt]) -> int:
         count = 0
         for prompt in prompts:
-            # It has just ended or was deleted.
+            # The job may just have ended or been deleted.
             with suppress(Conflict, NotFound):
                 await self._control.cancel(tenant_id, prompt.job.id)
                 count += 1

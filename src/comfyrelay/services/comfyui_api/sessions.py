@@ -1,8 +1,8 @@
 """Sessions of ComfyUI's editor in a browser. ComfyRelay's page creates a code, and the editor exchanges it once.
 
-Codes and sessions are stored as tokens, with hashes of their own: a session is good for ComfyUI's API only, and no
-other token is good as a session. Their secrets begin with the id of the token that created the code, because they end
-with it.
+Codes and sessions are stored as tokens, but hashed differently: a session is valid only for ComfyUI's API, and other
+tokens are not valid as sessions. Their secrets begin with the id of the token that created the code, because they end
+together with that token.
 """
 
 import secrets
@@ -16,7 +16,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens
 from comfyrelay.store.database import Tx
 
-# Enough to follow a redirect.
+# Long enough to follow a redirect.
 CODE_SECONDS = 60.0
 SESSION_SECONDS = 86_400.0
 # Names in the list of tokens.
@@ -28,8 +28,8 @@ class EditorSessions:
         self._databases = databases
 
     async def create_code(self, user: User, *, parent_id: str | None) -> str:
-        """Create a code that starts one session. Both end with the parent, the token or session that asks for it; the
-        pass of a desk's owner is none. Raises `Conflict` if the user has too many tokens."""
+        """Create a code that starts one session. Both end together with the parent: the token or session that requested
+        the code. The pass of a desk's owner is not a parent. Raises `Conflict` if the user has too many tokens."""
         code = _new_secret(parent_id)
 
         async def work(tx: Tx) -> None:

@@ -27,13 +27,13 @@ from comfyrelay.services.queue.control import JobControl
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import comfyui, ledger
 
-# Keys of this API are separate from the keys of the other APIs.
+# Separates the keys of this API from the keys of other APIs.
 KEY_PREFIX = "comfyui:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptRequest:
-    """A prompt as a client sends it. `targets` are the output nodes to run, if not all."""
+    """A prompt as sent by a client. `targets` are the output nodes to run; `None` means all."""
 
     user: User
     graph: Graph
@@ -54,7 +54,7 @@ class SubmittedPrompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedPrompt:
-    """Why no output of a prompt can run, in ComfyUI's format."""
+    """The reason why no output of a prompt can run, in ComfyUI's format."""
 
     error: Problem
     node_errors: Mapping[str, Any]
@@ -71,7 +71,7 @@ class PromptSubmission:
         *,
         max_space_bytes: int | None,
     ) -> None:
-        """`max_space_bytes` limits what the jobs of a tenant without a price take."""
+        """`max_space_bytes` limits the space that a tenant's jobs without a price take."""
         self._max_space_bytes = max_space_bytes
         self._databases = databases
         self._definitions = definitions
@@ -80,7 +80,7 @@ class PromptSubmission:
         self._input_files = input_files
 
     async def submit(self, request: PromptRequest) -> SubmittedPrompt | RefusedPrompt:
-        """Submit a prompt. A `prompt_id` is good for one job, which a repeated request returns."""
+        """Submit a prompt. A repeated request with the same `prompt_id` returns the same job."""
         tenant_id = request.user.tenant_id
         if request.prompt_id is not None and (known := await self._known(tenant_id, request.prompt_id)) is not None:
             return known
@@ -105,7 +105,7 @@ class PromptSubmission:
             also=write,
         )
         if request.is_first and submitted.is_new:
-            # A worker may have leased it meanwhile.
+            # A worker may have leased the job in the meantime.
             with suppress(Conflict, NotFound):
                 await self._control.move(tenant_id, submitted.job.id, MoveTo.TOP)
         record = _record(request, sent, submitted.job)
@@ -157,7 +157,7 @@ def _named_files(graph: Graph, definitions: Mapping[str, Any] | None) -> dict[tu
         for node_id, node in graph.items()
         for name, spec in input_specs(definitions.get(node["class_type"]))
         if isinstance(value := node["inputs"].get(name), str)
-        # A node of a pack may list its files without a mark.
+        # Nodes of packs may list their files without marking the input as an upload.
         and (is_upload(spec) or ((choices := choices_of(spec)) is not None and value not in choices))
     }
 

@@ -1,4 +1,4 @@
-"""The files that ComfyUI's editor keeps on its server for each user: saved workflows and settings."""
+"""The files that ComfyUI's editor keeps on the server for each user: saved workflows and settings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ class UserFiles:
         start = f"{checked_path(folder)}/" if folder else ""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await comfyui.list_files(tx, tenant_id, folder=start)
-        # SQLite ignores case when it compares the start.
+        # SQLite ignores case when it compares the beginning.
         return [file for file in found if file.path.startswith(start)]
 
     async def find(self, tenant_id: str, path: str) -> UserFile | None:
@@ -42,11 +42,11 @@ class UserFiles:
             return await comfyui.read_file(tx, tenant_id, checked_path(path))
 
     async def write(self, tenant_id: str, path: str, content: bytes, *, overwrite: bool = True) -> UserFile:
-        """Create or replace a file. Raises `Conflict` for an existing file that must not be replaced."""
+        """Create or replace a file. Raises `Conflict` if the file exists and must not be replaced."""
         path = checked_path(path)
 
         async def work(tx: Tx) -> UserFile:
-            # The lock keeps concurrent writes from exceeding the limits together.
+            # The lock prevents concurrent writes from exceeding the limits together.
             await ledger.lock_wallet(tx, tenant_id)
             if not overwrite and await comfyui.find_file(tx, tenant_id, path) is not None:
                 raise Conflict("This file exists already.")
@@ -56,7 +56,7 @@ class UserFiles:
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.TENANT, work)
 
     async def change_json(self, tenant_id: str, path: str, changes: Mapping[str, Any]) -> None:
-        """Change values of a JSON object, which is created with the first one."""
+        """Change values of a JSON object. The object is created if it does not exist."""
         path = checked_path(path)
 
         async def work(tx: Tx) -> None:
@@ -68,7 +68,7 @@ class UserFiles:
         await (await self._databases.shard_of(tenant_id)).run(TransactionStep.TENANT, work)
 
     async def read_json(self, tenant_id: str, path: str) -> dict[str, Any]:
-        """Return a JSON object; an empty one if there is no such file, or the user has put something else there."""
+        """Return a JSON object; empty if the file does not exist or contains something else."""
         return _object_in(await self.read(tenant_id, path))
 
     async def move(self, tenant_id: str, path: str, to: str, *, overwrite: bool) -> UserFile:
@@ -112,8 +112,8 @@ def _object_in(content: bytes | None) -> dict[str, Any]:
 
 
 def checked_path(path: str) -> str:
-    """Return a relative path. Refuse paths that lead elsewhere."""
+    """Return a relative path. Refuses paths that lead outside."""
     parts = path.strip("/").split("/")
     if not is_storable(path) or len(path) > MAX_PATH_LENGTH or "\\" in path or {"", ".", ".."} & set(parts):
-        raise InvalidInput("This is not a valid path of a file.")
+        raise InvalidInput("This is not a valid file path.")
     return "/".join(parts)

@@ -1,4 +1,4 @@
-"""Validate a graph as ComfyUI does, with its error messages, against the node definitions of all workers."""
+"""Validate a graph in the same way as ComfyUI, with its error messages, against the node definitions of all workers."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from comfyrelay.comfyui.graphs.nodes import output_nodes
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload, options_of
 
 Problem = dict[str, Any]
-# (node id, input name) of each file that the caller does not have.
+# The node id and input name of each file that the caller does not have.
 MissingFiles = Collection[tuple[str, str]]
 # ComfyUI shows at most this many choices.
 LONGEST_LIST = 20
@@ -58,7 +58,7 @@ def validate(
     targets: Collection[str] | None = None,
     missing_files: MissingFiles = (),
 ) -> ValidatedGraph:
-    """Validate every output node with its ancestors. Without definitions, only the missing files are found."""
+    """Validate every output node with its ancestors. Without definitions, only missing files are found."""
     if definitions is not None:
         for node_id, node in graph.items():
             if not isinstance(definitions.get(node["class_type"]), dict):

@@ -1,1 +1,1 @@
-"""Derive typed and labelled properties from a graph."""
+"""Derive typed properties with labels from a graph."""

@@ -1,4 +1,4 @@
-"""Describe a graph as a workflow: replace its values by placeholders, and make them typed properties."""
+"""Describe a graph as a workflow: replace its values with placeholders, and turn them into typed properties."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from comfyrelay.services.forms.output import choose_output, find_output_nodes
 from comfyrelay.services.forms.traced_graph import TracedGraph
 from comfyrelay.services.forms.wiring import Wiring
 
-# Maximum size of all choices of a workflow as JSON, next to its defaults.
+# Maximum size of all choices of a workflow as JSON, not counting its defaults.
 _MAX_CHOICES_BYTES = MAX_PROPERTIES_BYTES // 2
 _NO_APP = AppView()
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
@@ -45,7 +45,7 @@ _LABELS = {
 _GLOBAL_ROLES = frozenset({Role.PROMPT, Role.NEGATIVE_PROMPT, Role.SEED, Role.WIDTH, Role.HEIGHT})
 _WHOLE_NUMBER_ROLES = frozenset({Role.SEED, Role.WIDTH, Role.HEIGHT, Role.LENGTH, Role.STEPS})
 _TEXTS = frozenset({"text", "value", "string", "prompt"})
-# Names of model inputs that do not describe the model, as the node does.
+# Names of model inputs that do not describe the model. The label of the node is used instead.
 _NAMELESS = frozenset({"name", "model", "model_name", "file", "model_file"})
 # Roles that are returned in `roles`. Other roles may have several properties.
 _NAMED_ROLES = frozenset({Role.PROMPT, Role.NEGATIVE_PROMPT, Role.SEED, *ASSET_TYPES})
@@ -68,8 +68,8 @@ def describe_graph(
 ) -> DescribedWorkflow:
     """Describe a graph in ComfyUI's API format. Raises `GraphError` if it is invalid.
 
-    Filled with the defaults, the result equals the given graph, without the nodes that no output needs. Files have no
-    default, because each job has its own files. With `app`, the form and the outputs are the author's.
+    Filled in with the defaults, the result equals the given graph without nodes that no output needs. Files have no
+    default, because each job has its own files. `app` is the author's form and outputs, which take precedence.
     """
     checked, info = check_graph(graph), object_info or {}
     named, savers = _output_nodes(checked, info, app)
@@ -110,7 +110,7 @@ def describe_graph(
 def _output_nodes(graph: Graph, info: Mapping[str, Any], app: AppView) -> tuple[list[str], list[str]]:
     """Return the author's outputs, and the output nodes that run.
 
-    Only the author's run, unless a field of the form has an effect on others only.
+    Only the author's outputs run, unless a field of the form affects only other outputs.
     """
     savers = find_output_nodes(graph, info)
     named = [node_id for node_id in app.outputs if node_id in savers]
@@ -120,7 +120,8 @@ def _output_nodes(graph: Graph, info: Mapping[str, Any], app: AppView) -> tuple[
 
 
 def _labels(drafts: Sequence[PropertyDraft], node_labels: Labels) -> list[str]:
-    """Return the labels of the properties. Ambiguous labels contain the name of the node. An author's label stays."""
+    """Return the labels of the properties. Ambiguous labels contain the name of the node. The author's labels are
+    kept."""
     if any(draft.label is not None for draft in drafts):
         return [plain_line(draft.label or "") or node_labels.input(draft.inputs[0]) for draft in drafts]
     counts_by_type = Counter(draft.inputs[0].type for draft in drafts if draft.role is Role.INPUT)
@@ -144,7 +145,7 @@ def _with_node(draft: PropertyDraft, label: str, node_labels: Labels) -> str:
 
 
 def _without_words_of(node: str, label: str) -> str:
-    """Return the label without its first words if the label of the node has them, too."""
+    """Return the label without leading words that the label of the node also has."""
     known, words = node.casefold().split(), label.split()
     while len(words) > 1 and words[0].casefold() in known:
         del words[0]
@@ -209,13 +210,13 @@ def _with_placeholders(graph: Graph, drafts: Sequence[PropertyDraft], placeholde
     described: Graph = {}
     for node_id, node in graph.items():
         filled = {name: by_position[node_id, name] for name in node["inputs"] if (node_id, name) in by_position}
-        # The property is drawn now, not the input.
+        # Choices are now drawn in the property, not in the input.
         described[node_id] = {**with_fixed_prompts(node, filled), "inputs": {**node["inputs"], **filled}}
     return described
 
 
 def _limit_choices(properties: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Turn choices beyond the size limit into plain inputs, as for a single list that is too long."""
+    """Turn properties whose choices exceed the size limit into plain inputs, as for a single list that is too long."""
     limited, left = [], _MAX_CHOICES_BYTES
     for fields in properties:
         size = len(json.dumps(fields["choices"])) if "choices" in fields else 0
@@ -245,7 +246,7 @@ def _property(
     optional: dict[str, Any] = {
         "choices": list(first.choices) or None,
         "minimum": _bound(first.minimum),
-        # New seeds are drawn up to the largest.
+        # Random seeds may need the whole range.
         "maximum": first.maximum if draft.role is Role.SEED else _bound(first.maximum),
         "step": first.step or (1 if is_whole else None),
         "is_whole": is_whole or None,
@@ -258,7 +259,7 @@ def _property(
         "key": key,
         "type": str(first.type),
         "placeholder": placeholder,
-        # The graph names a file on the server of its author. A hidden seed without a default is drawn for each job.
+        # Files in the graph are on the author's server. A hidden seed without a default is drawn for each job.
         "default_value": None if first.is_asset or draft.is_hidden else first.value,
         "required": first.is_asset,
         "user_configurable": not draft.is_hidden,
@@ -269,7 +270,7 @@ def _property(
 
 
 def _bound(bound: float | None) -> float | None:
-    """Return a bound, unless it only is the largest number of a computer: then any number is allowed."""
+    """Return a bound, unless it is only the largest number of a computer, which means that any number is allowed."""
     return bound if bound is not None and abs(bound) < _MAX_SHOWN_BOUND else None
 
 

@@ -10,13 +10,13 @@ from comfyrelay.services.forms.recognise import Recogniser, Side
 from comfyrelay.services.forms.sampling import Sampling
 from comfyrelay.services.forms.traced_graph import TracedGraph
 
-# Maximum number of properties of a workflow. Further inputs keep their value.
+# Maximum number of properties of a workflow. Other inputs keep their value.
 MAX_PROPERTIES = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PropertyDraft:
-    """The inputs of one property. The first property of a role has the name of the role."""
+    """The inputs of one property. The first property of a role is named after the role."""
 
     inputs: Sequence[GraphInput]
     role: Role | None = None
@@ -24,16 +24,16 @@ class PropertyDraft:
     is_primary_input: bool = False
     # The number of steps that a step boundary scales with.
     scaled_by: Position | None = None
-    # The side of a further prompt, such as of another sampler.
+    # The side of an additional prompt, such as the prompt of another sampler.
     side: Side | None = None
-    # The author's label, if the author has made the form.
+    # The author's label, if the form is the author's.
     label: str | None = None
     # Not a field of the author's form: each job gets a random seed.
     is_hidden: bool = False
 
     @property
     def node_id(self) -> str:
-        """Return the node of the property. For a step boundary, it is the sampler that starts there."""
+        """The node of the property. For a step boundary, it is the sampler that starts there."""
         starts = (
             input_.node_id for input_ in self.inputs if self.scaled_by is not None and input_.name.startswith("start")
         )
@@ -41,7 +41,8 @@ class PropertyDraft:
 
 
 def draft_properties(traced: TracedGraph) -> list[PropertyDraft]:
-    """Return the inputs with a role first, grouped by role, then the other inputs by node in graph order."""
+    """Return a draft for each property: first inputs with a role, grouped by role, then the others by node in graph
+    order."""
     recogniser, sampling = Recogniser(traced), Sampling(traced)
     prompts, negatives = recogniser.prompts()
     seeds, unused_seeds = recogniser.seeds()
@@ -92,7 +93,7 @@ def _free(group: Sequence[GraphInput], taken: Set[Position]) -> list[GraphInput]
 
 
 def draft_author_form(traced: TracedGraph, fields: Sequence[AppField]) -> list[PropertyDraft]:
-    """Return exactly the author's fields in their order. Roles are recognised among them; other inputs keep their
+    """Return exactly the author's fields in their order. Fields get the recognised roles, and other inputs keep their
     value. If no field is a seed, each job gets random seeds."""
     positions = {position for field in fields for position in field.inputs}
     listed = TracedGraph(
@@ -100,7 +101,7 @@ def draft_author_form(traced: TracedGraph, fields: Sequence[AppField]) -> list[P
         [input_ for input_ in traced.inputs.values() if input_.position in positions],
         traced.object_info,
     )
-    # A field may have its role only next to inputs that are no fields, such as the height of a width.
+    # Some roles are recognised only together with inputs that are not fields, such as a width together with a height.
     drafts = [*draft_properties(traced), *(draft for draft in draft_properties(listed) if draft.role is not None)]
     roles = {input_.position: draft.role for draft in drafts for input_ in draft.inputs}
     found: list[PropertyDraft] = []

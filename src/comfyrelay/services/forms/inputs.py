@@ -29,7 +29,7 @@ FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "fil
 _MAX_CHOICES = 1000
 _MIN_NUMBER, _MAX_NUMBER = -(2**63), MAX_BOUND
 _MAX_FILENAME_LENGTH = 255
-# An embedded file, not a text that users write.
+# Matches an embedded file, which is not a text written by users.
 _BASE64 = re.compile(r"data:[\w/+.;=-]+,|[A-Za-z0-9+/_-]{200,}={0,2}\s*\Z")
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 # Video first: video inputs may also accept animated images.
@@ -57,10 +57,10 @@ class GraphInput:
     maximum: float | None = None
     step: float | None = None
     is_whole: bool = False
-    # From the node definition.
+    # Taken from the node definition.
     display_name: str | None = None
     is_multiline: bool = False
-    # The editor draws its choices for each run.
+    # The editor draws the choices of dynamic prompts for each run.
     is_dynamic_prompt: bool = False
 
     @property
@@ -103,9 +103,9 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
 
 def _series_in(specs: Specs) -> Specs:
     """Return the definition of each numbered series, such as `string_1` and `string_2`, by its name without a number.
-    Nodes add further inputs of a series at run time."""
+    Nodes can add inputs to a series at run time."""
     return {
-        # The display name is that of one input.
+        # Omit the display name, because it belongs to one input.
         numbered[1]: [spec[0], {key: value for key, value in _options(spec).items() if key != "display_name"}]
         for name, spec in specs.items()
         if (numbered := _NUMBERED.fullmatch(name)) is not None
@@ -118,16 +118,16 @@ def _spec_of(name: str, specs: Specs, series: Specs) -> list[Any] | None:
 
 
 def _is_leftover(name: str, value: object, spec: list[Any] | None, specs: Specs) -> bool:
-    """Return whether a value is not meant for users: the server does not know its input, or it is an embedded file."""
+    """Return whether a value is not meant for users: its input is not defined, or it is an embedded file."""
     if isinstance(value, str) and _BASE64.match(value):
         return True
-    # A choice may add inputs, as `format.crf` or as a list of the format's own fields.
+    # A choice may add inputs: as `format.crf`, or as a list of fields for each format.
     has_formats = any("formats" in _options(known) for known in specs.values())
     return bool(specs) and spec is None and "." not in name and not has_formats
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a value is a single storable value, and not a link, list or object."""
+    """Return whether a value is a single storable value rather than a link, list or object."""
     if isinstance(value, str):
         return is_storable(value)
     if isinstance(value, float):
@@ -146,7 +146,7 @@ def _type_input(
     if spec is None:
         return guess
     if str(spec[0]).startswith("COMFY_DYNAMICCOMBO"):
-        # Another choice would need other inputs.
+        # Other choices would need other inputs.
         return None
     options, choices = _options(spec), choices_of(spec)
     if isinstance(display_name := options.get("display_name"), str):
@@ -160,7 +160,7 @@ def _type_input(
 
 
 def _range(value: float, options: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the defined bounds that the value meets. Nodes may accept more than they define."""
+    """Return the defined bounds that the value satisfies. Nodes may accept values outside their bounds."""
     low, high = options.get("min"), options.get("max")
     return {
         "minimum": low if _is_number(low) and -MAX_BOUND <= low <= value else None,
@@ -181,14 +181,14 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> PropertyType | None:
-    """Return the kind of file that an input names, if each job must have its own file."""
+    """Return the type of file that an input names, if each job must have its own file."""
     options = _options(spec) if spec is not None else {}
     for mark, kind in _UPLOADS.items():
         if options.get(mark):
             return kind
     named = _kind_named(value)
     if named is PropertyType.IMAGE and "video" in f"{class_type} {name}".lower() and _ANIMATION.search(value):
-        # Video loaders accept animations.
+        # Video loaders accept animated images.
         named = PropertyType.VIDEO
     if PATH_MARK in options:
         endings = options[PATH_MARK]
@@ -197,7 +197,7 @@ def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> Pr
     if spec is not None and (is_upload(spec) or choices_of(spec) is not None):
         return named
     is_text = spec is None or (has_type(spec, _TEXTS) and not options.get("multiline"))
-    # A sentence may end like a file name, so require a path, a loader or no spaces.
+    # A sentence may end in the same way as a file name, so require a path, a loader or no spaces.
     is_path = _PATH.match(value) or "load" in class_type.lower() or not any(map(str.isspace, value))
     return named if is_text and is_path else None
 

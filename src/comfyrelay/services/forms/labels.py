@@ -1,4 +1,4 @@
-"""Label inputs and nodes: with the author's title, the display name, or the words of the class or input name."""
+"""Label inputs and nodes with the author's title, the display name, or the words of the class or input name."""
 
 import itertools
 import re
@@ -12,13 +12,13 @@ from comfyrelay.services.forms.traced_graph import TracedGraph, words_in
 from comfyrelay.text import printable, storable
 
 _MAX_LENGTH = 80
-# Limits for the length of titles, and for the search for the use of an image.
+# Limits for the length of titles, and for searching the use of an image.
 _MAX_TITLE_LENGTH, _MAX_LINKS = 1000, 1000
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_\W]+")
 _NOISE = re.compile(r"(high|low)[-_ ]?noise", re.IGNORECASE)
 _SAMPLER = re.compile(r"sampler(?!select)", re.IGNORECASE)
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-# Generic names of inputs, for which the label of the node is better.
+# Generic names of inputs. The label of the node is better.
 _GENERIC = frozenset({"value", "string", "text", "int", "float", "number", "boolean", "bool", "any", "switch"})
 _NAMES = {
     "seed": "Seed",

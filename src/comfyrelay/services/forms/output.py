@@ -1,4 +1,4 @@
-"""Choose the output node of a graph and the type of its file."""
+"""Choose the output node of a graph, and the type of its file."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -28,7 +28,7 @@ _EXTENSIONS = {
 }
 # Default extensions by type.
 _BY_KIND = {"VIDEO": "mp4", "AUDIO": "flac", "IMAGE": "png"}
-# Models have many formats, and packs define types of their own: jobs with this extension accept any file and any text.
+# Models have many formats, and packs define their own types, so jobs with this extension accept any file and any text.
 _ANY = "bin"
 _MODELS = re.compile(r"FILE_3D|MESH|SPLAT|VOXEL")
 _SAVER = re.compile(r"save|video_?combine", re.IGNORECASE)
@@ -85,7 +85,7 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
     if class_type in _EXTENSIONS:
         return _EXTENSIONS[class_type]
     texts = [str(node["inputs"].get(name, "")).lower() for name in sorted(FORMAT_INPUTS)]
-    # Formats are written like "video/h264-mp4", "image/gif" or ".png".
+    # Formats have forms like "video/h264-mp4", "image/gif" or ".png".
     format_words: list[str] = [word for text in texts for word in reversed(_WORD.findall(text))]
     endings = [word for word in format_words if kind_of(f"output.{word}")]
     if endings:
@@ -94,7 +94,7 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
         return "mov"
     types = {str(spec[0]) for name, spec in specs_of(node, object_info).items() if name in node["inputs"]}
     words = f"{class_type} {' '.join(node['inputs'])}".upper()
-    # A video combiner takes images and audio. Only its name shows that it makes videos.
+    # A video combiner takes images and audio. Only its name shows that its output is a video.
     found = next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), None)
     if found is None and any(_MODELS.match(type_) for type_ in types):
         return _ANY

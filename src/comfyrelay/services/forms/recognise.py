@@ -48,7 +48,7 @@ class Recogniser:
         """Return the inputs of the prompt and of the negative prompt."""
         positive, negative = self._upstream_texts("positive"), self._upstream_texts("negative")
         texts = _positions(positive)
-        # Samplers without a negative prompt often get the prompt again, zeroed out.
+        # Samplers without a negative prompt often get a zeroed-out copy of the prompt.
         negative = [rest for group in negative if (rest := [text for text in group if text.position not in texts])]
         positive = positive or self._find_by_name("positive", without=_positions(negative))
         negative = negative or self._find_by_name("negative", without=_positions(positive))
@@ -60,8 +60,8 @@ class Recogniser:
         return {**found, **dict.fromkeys(_positions(self._upstream_texts("positive")), "positive")}
 
     def seeds(self) -> tuple[list[list[GraphInput]], list[list[GraphInput]]]:
-        """Return the inputs of the seeds, grouped by value, and of seeds without effect: their samplers add no noise.
-        The first is the main seed: the seed of the first sampler that adds noise."""
+        """Return the inputs of the seeds, grouped by value, and the inputs of seeds without effect, whose samplers add
+        no noise. The first seed is the main seed: the seed of the first sampler that adds noise."""
         found: dict[Position, tuple[bool, bool, GraphInput]] = {}
         for node_id in self._order:
             adds_no_noise = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
@@ -72,7 +72,7 @@ class Recogniser:
         ordered = sorted(found.values(), key=lambda entry: entry[:2])
         used = group_by_value(number for is_unused, _, number in ordered if not is_unused)
         shared = {number.value for group in used for number in group}
-        # A seed without effect that equals another one belongs to it.
+        # A seed without effect joins the group of an effective seed with the same value.
         for group in used:
             group.extend(number for is_unused, _, number in ordered if is_unused and number.value == group[0].value)
         unused = group_by_value(number for is_unused, _, number in ordered if is_unused and number.value not in shared)
@@ -109,7 +109,7 @@ class Recogniser:
         return self._texts(samplers, side) or self._texts(guides, side)
 
     def _texts(self, starts: Iterable[Link], side: Side) -> list[list[GraphInput]]:
-        """Return the texts upstream of each link that are not upstream of an earlier link."""
+        """Return, for each link, the texts upstream that are not upstream of an earlier link."""
         groups: list[list[GraphInput]] = []
         seen: set[str] = set()
         for start in starts:
@@ -134,8 +134,7 @@ class Recogniser:
         return [text for text in found if side in text.name.lower()] or found
 
     def _sources(self, node_id: str, side: Side) -> list[Link]:
-        """Return the links that may carry the prompt to this node. Inputs with the name of the other side are
-        omitted."""
+        """Return the links that may carry the prompt to this node. Inputs named after the other side are omitted."""
         links = {name: link for name, link in self._wiring.links[node_id].items() if _OTHER[side] not in name.lower()}
         specs = self._traced.specs(node_id)
         matching = [
@@ -143,7 +142,7 @@ class Recogniser:
             for name in links
             if _PROMPT_WORDS.search(name.lower()) or (name in specs and has_type(specs[name], _PROMPT_TYPES))
         ]
-        # A switch, for example, may have any input names.
+        # The inputs of a switch, for example, may have any names.
         return [links[name] for name in matching or links if matching or not _NO_PROMPT.search(name.lower())]
 
     def _find_by_name(self, side: Side, *, without: Collection[Position] = ()) -> list[list[GraphInput]]:
@@ -175,8 +174,8 @@ def _positions(groups: Iterable[Iterable[GraphInput]]) -> set[Position]:
 
 
 def _choose_main(groups: Sequence[Sequence[GraphInput]]) -> list[GraphInput]:
-    """Return the longest text of the first sampler, and all equal texts. Other texts extend it, or apply to regions of
-    the image."""
+    """Return the longest text of the first sampler, and all equal texts. The other texts extend it or apply to regions
+    of the image."""
     if not groups:
         return []
     longest = max(groups[0], key=lambda text: len(text.value))

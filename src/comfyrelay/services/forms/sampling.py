@@ -25,7 +25,7 @@ _RESIZES = re.compile(r"scale|resize|resolution|emptyimage", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBoundary:
-    """The inputs with one step of a schedule, and the input with the number of steps of the schedule."""
+    """The inputs with the same boundary step of a schedule, and the input with the number of steps of the schedule."""
 
     inputs: Sequence[GraphInput]
     steps: GraphInput
@@ -124,7 +124,7 @@ class Sampling:
         return _VIDEO_CLASS.search(self._traced.class_of(node_id)) is not None
 
     def _starts_from_image(self, strength: GraphInput) -> bool:
-        """Return whether a sampler starts from an image. From noise, only full strength makes sense."""
+        """Return whether a sampler starts from an image. If it starts from noise, only full strength makes sense."""
         source = self._traced.wiring.links[strength.node_id].get("latent_image")
         return strength.value < 1 or (source is not None and "encode" in self._traced.class_of(source[0]).lower())
 

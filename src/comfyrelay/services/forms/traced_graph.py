@@ -9,10 +9,10 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import GraphInput, Specs, specs_of
 from comfyrelay.services.forms.wiring import Wiring
 
-# Maximum number of inputs that are visited to find a number. It usually comes from a few nodes.
+# Maximum number of inputs that are visited to find a number. Usually, only a few nodes are involved.
 _MAX_STEPS = 100
 _NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
-# A switch passes one of its inputs on. The others choose it.
+# A switch passes on one of its inputs. The other inputs choose which one.
 _SWITCH = re.compile(r"switch|if_?else|select", re.IGNORECASE)
 _CHOOSERS = frozenset({"switch", "select", "selected", "boolean", "bool", "condition", "index", "mode"})
 
@@ -64,7 +64,8 @@ class TracedGraph:
         return found
 
     def _number_names(self, node_id: str) -> list[str]:
-        """Return the inputs of a node whose name suggests a number, and all values of a switch."""
+        """Return the inputs of a node whose names suggest a number. For a switch, return the inputs that it may pass
+        on."""
         if node_id not in self._number_inputs:
             names = self.graph[node_id]["inputs"]
             is_switch = _SWITCH.search(self.class_of(node_id)) is not None

@@ -18,7 +18,7 @@ MAX_COLLECTIONS = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectionView:
-    """A collection of `count` outputs. `cover` is the newest output with a poster, or the newest of all."""
+    """A collection of `count` outputs. `cover` is the newest output with a poster, or else the newest output."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class CollectionService:
         return await self._view(tenant_id, collection_id)
 
     async def remove(self, tenant_id: str, collection_id: str) -> None:
-        """Delete a collection. Its outputs stay."""
+        """Delete a collection, but not its outputs."""
 
         async def work(tx: Tx) -> None:
             if not await gallery.remove_collection(tx, tenant_id, collection_id):

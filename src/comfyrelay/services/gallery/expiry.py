@@ -25,9 +25,10 @@ class OutputExpiry:
         self.keep_days: float | None = None
 
     async def run_once(self) -> int:
-        """Delete the old outputs of every reachable shard, and old jobs without outputs. Return how many jobs it saw.
+        """Delete the old outputs of every reachable shard, and old jobs without outputs. Returns the number of old
+        jobs.
 
-        A job stays as long as one of its outputs does, or until its batch has ended.
+        A job is kept as long as any of its outputs, and until its batch has ended.
         """
         if self.keep_days is None:
             return 0
@@ -45,7 +46,7 @@ class OutputExpiry:
     async def _run(self, shard: Database, older_than_seconds: float) -> int:
         total, after = 0, ""
         while True:
-            # Small pages: an output that is starred after its page was read is deleted.
+            # Pages are small, because an output is deleted even if it is starred after its page was read.
             async with shard.read() as tx:
                 found = await retention.old_jobs(
                     tx, older_than_seconds=older_than_seconds, after_id=after, limit=DELETE_CHUNK

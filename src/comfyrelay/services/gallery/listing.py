@@ -33,7 +33,7 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import NamedWorkflow
 from comfyrelay.store.tenant.library import gallery, media
 
-# More outputs than a user scrolls through. Filters find older outputs.
+# More outputs than users scroll through. Older outputs can be found with filters.
 MAX_INDEXED = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -237,7 +237,7 @@ def _group(
     names: Mapping[int, NamedWorkflow],
     labels: Mapping[str, str | None],
 ) -> tuple[str, str]:
-    """Return the key and name of the output's group. They are empty if the output belongs to none."""
+    """Return the key and name of the output's group. Both are empty if the output belongs to no group."""
     workflow = names.get(item.workflow_id, _UNKNOWN)
     match by:
         case Grouping.DAY:
@@ -255,7 +255,7 @@ def _group(
 
 
 def _payload(fields: Mapping[str, Any] | None) -> JobPayload | None:
-    """Return a payload; `None` if it was too long to be read."""
+    """Return a payload; `None` if it was too long to read."""
     return None if fields is None else JobPayload.from_json(fields)
 
 

@@ -19,7 +19,7 @@ from comfyrelay.store.tenant.library import gallery
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletionResult:
-    """The deleted outputs, and the result for their jobs: those without any output left are deleted."""
+    """The deleted outputs, and the result for their jobs: jobs without remaining outputs are deleted."""
 
     deleted: Sequence[str]
     missing: Sequence[str]
@@ -61,7 +61,7 @@ class OutputActions:
         return MarksChanged(changed=len(found), missing=_missing(ids, found))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
-        """Delete these outputs. A job without any output left is deleted with its log."""
+        """Delete these outputs. Jobs without remaining outputs are deleted with their logs."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))

@@ -80,13 +80,13 @@ class Zips:
         def folder_of(output: GalleryOutput) -> str | None:
             return (output.batch_label or "batch") if in_folders and output.batch_id is not None else None
 
-        # In a thread, because thousands of names take a while.
+        # In a thread, because computing thousands of names takes a while.
         names = await asyncio.to_thread(archive_names, found, name_of, folder_of)
         return [ZipEntry(name=name, output=output) for name, output in zip(names, found, strict=True)]
 
     async def _pieces(self, entries: Sequence[ZipEntry], *, missing: Sequence[str]) -> AsyncIterator[bytes]:
         sink, lost = _Sink(), [f"{id_}: it was deleted" for id_ in missing]
-        # Media files do not compress.
+        # Media files cannot be compressed further.
         with ZipFile(sink, "w", ZIP_STORED) as archive:
             for entry in entries:
                 async with aclosing(self._stream(entry.output.path)) as pieces:
@@ -103,7 +103,7 @@ class Zips:
                             written += file.write(piece)
                             yield sink.drain()
                     if entry.output.size is not None and written != entry.output.size:
-                        # Abort, so that the client gets an incomplete zip file and not a wrong one.
+                        # Abort, so that the client gets an incomplete zip file rather than a wrong one.
                         raise StorageUnavailable(
                             f"{entry.output.path} has {written} bytes instead of {entry.output.size}."
                         )
