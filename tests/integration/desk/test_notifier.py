@@ -114,7 +114,7 @@ def test_paused_queue_notifies_what_it_holds_when_nothing_runs() -> None:
     rules = NotificationRules()
     [_, paused] = rules.of_end(ended(seconds=1), None, active=3, held=3, read_at=START + timedelta(seconds=1))
     assert (paused.event, paused.title) == (NotificationEvent.QUEUE_EMPTY, "The queue is paused")
-    assert paused.body == "The queue is paused. It holds 3 jobs. Resume it to continue. The last was cat."
+    assert paused.body == "The queue is paused. It holds 3 jobs. Resume it to continue. The last job was cat."
     [_] = rules.of_end(ended(seconds=2), None, active=3, read_at=START + timedelta(seconds=2))
 
 

@@ -29,7 +29,8 @@ _ITEM = re.compile(r"items\.(\d+)\.(.+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmitTarget:
-    """The target of a submission. `named` has its `effect_id` or `workflow_slug`. Values and files are by property."""
+    """The target of a submission. `named` contains its `effect_id` or `workflow_slug`. Values and files are keyed by
+    property."""
 
     named: dict[str, Any]
     title: str

@@ -60,8 +60,7 @@ class NotificationRules:
         self, job: NotifiedJob, batch: NotifiedBatch | None, *, active: int, held: int = 0, read_at: datetime
     ) -> list[Notification]:
         """Return the notifications for a job that has ended. `batch` and `active`, the number of queued and running
-        jobs, were read at `read_at`. `held` is the number of jobs that a paused queue holds
-        while nothing runs."""
+        jobs, were read at `read_at`. `held` is the number of jobs that a paused queue holds while nothing runs."""
         found = []
         if batch is None:
             found += _job_notifications(job)
@@ -76,7 +75,7 @@ class NotificationRules:
             found += _batch_notifications(batch)
         if (held or not active) and self._is_new(None, job, read_at):
             title, text = ("The queue is paused", f"{pause_text(held)} ") if held else ("The queue is empty", "")
-            body = f"{text}The last was {job.name}."
+            body = f"{text}The last job was {job.name}."
             found.append(Notification(event=NotificationEvent.QUEUE_EMPTY, title=title, body=body))
         return found
 

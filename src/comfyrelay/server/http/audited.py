@@ -33,7 +33,7 @@ def audited(endpoint: E) -> E:
 
 
 class AccountRoute(BodyRoute):
-    """A route that records its change of the caller's account, if it is marked."""
+    """A route that records changes of the caller's account if it is marked."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -52,7 +52,7 @@ async def handle_read(request: Request, handle: Handler, kind: str) -> Response:
     """Answer a request for one object, and set its version in the `ETag` header."""
     context: Context = request.app.state.context
     keys = keys_of(kind, request.path_params)
-    # Read first: if the object changes meanwhile, the version is too old, and a change with it is refused.
+    # Read the version first: if the object changes meanwhile, the version is too old, and a change with it is refused.
     version = await context.engine.audit.version(kind, keys) if keys is not None else None
     return _with_version(await handle(request), version)
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-# A revoked token works for at most this much longer.
+# A revoked token works for at most this many more seconds.
 CACHE_SECONDS = 5.0
 MAX_ENTRIES = 20_000
 

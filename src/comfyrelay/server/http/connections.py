@@ -38,7 +38,7 @@ MAX_HEADER_BYTES = 64 * 1024
 ASSETS_PATH = b"/api/v2/assets"
 # At most one log line per interval, however many connections an attack opens.
 LOG_SECONDS = 10.0
-# File descriptors for databases, files and outgoing calls.
+# File descriptors that are reserved for databases, files and outgoing calls.
 SPARE_FILES = 256
 # A caller that reads nothing of a response, or sends nothing of a file, for this long is gone.
 MAX_STALL_SECONDS = 60.0
@@ -93,8 +93,8 @@ class ConnectionLimits:
         self._holders.assign(connection, ())
 
     def hold(self, connection: "LimitedConnection", holder: Holder, *, slots: int = 0) -> int | None:
-        """Count a connection for a holder, and close the holder's longest unused one over the limit. Return the limit
-        if all of them are in use."""
+        """Count a connection for a holder. Over the limit, close the connection that the holder has not used for the
+        longest time, or return the limit if all are in use."""
         if holder.kind in (HolderKind.TENANT, HolderKind.TENANT_WORKERS) and self._is_known(connection):
             return None
         has_address = holder.kind in (HolderKind.USER, HolderKind.TENANT)
@@ -226,7 +226,7 @@ class LimitedConnection(asyncio.Protocol):
         # The parser reports a header at its end, so incomplete ones are counted as they arrive.
         self._incomplete_bytes = self._header_bytes = 0
         self._has_long_headers = False
-        # From the first byte of a request to its last.
+        # True from the first to the last byte of a request.
         self._is_receiving = False
         self._has_headers = False
         self._is_upload = False

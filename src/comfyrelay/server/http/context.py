@@ -68,13 +68,13 @@ class Context:
         self.owner = owner
         self.logo = Logo.load(logo) if (logo := self.settings.studio_logo) is not None else None
         per_minute = self.settings.rate_limit_per_minute
-        # Per address.
+        # Limits per address.
         self.registrations = RateLimit(per_minute)
         self.sign_ins = SignInLimit(per_minute)
         self.known_browsers = KnownBrowsers(secrets.signing)
-        # Per tenant.
+        # A limit per tenant.
         self.webhook_tests = RateLimit(per_minute)
-        # Per user. The files are in the temporary folder while they arrive.
+        # Limits per user. The files are in the temporary folder while they arrive.
         self.form_uploads = ConcurrencyLimit(MAX_FORM_UPLOADS)
         self.redeliveries = RateLimit(REDELIVERIES_FACTOR * per_minute)
         # Set when the server stops: parked requests are answered at once.
@@ -125,7 +125,7 @@ class Context:
         await self.engine.queue.polls.stop()
 
     async def session_of(self, secret: str) -> str | None:
-        """Return the name of the session of this secret, which may be empty; `None` if it is no longer allowed."""
+        """Return the name of the session with this secret, which may be empty; `None` if it is no longer allowed."""
         if self.owner is None or self.owner.is_owner(secret):
             return ""
         return await self.owner.session_of(secret)
@@ -145,7 +145,7 @@ class Context:
             return self.owner.user
         user = await self.engine.accounts.sign_in.find_owner(secret, scope=scope)
         if self.owner is not None and scope is TokenScope.COMFYUI:
-            # ComfyUI's API of a desk is for its owner.
+            # Only the owner may use the ComfyUI API of a desk.
             is_own = user is not None and user.id == self.owner.user.id and await self.owner.is_of_owner(secret)
             return user if is_own else None
         return user

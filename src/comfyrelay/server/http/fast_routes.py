@@ -30,8 +30,8 @@ _FAST: set[Callable[..., Any]] = set()
 
 
 def fast(endpoint: E) -> E:
-    """Mark a route that `FastRoutes` serves. Its parameters are a body, the request, dependencies on the request only,
-    and the response, whose status it may change. It returns a model."""
+    """Mark a route that `FastRoutes` serves. Its parameters are a body, the request, dependencies that need only the
+    request, and the response, whose status it may change. It returns a model."""
     _FAST.add(endpoint)
     return endpoint
 

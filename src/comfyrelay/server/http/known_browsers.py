@@ -19,7 +19,7 @@ _PURPOSE = "known browser"
 
 class KnownBrowsers:
     def __init__(self, signing_secrets: Sequence[str]) -> None:
-        """The first secret signs cookies, all verify them."""
+        """The first secret signs cookies; all secrets verify them."""
         self._secrets = signing_secrets
 
     def cookie(self, account: Credentials) -> tuple[str, str]:
