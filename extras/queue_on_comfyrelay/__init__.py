@@ -1,4 +1,4 @@
-"""Adds "Queue on ComfyRelay" to the editor of this ComfyUI. Workers of a server run the graph."""
+"""Adds "Queue on ComfyRelay" to the editor of this ComfyUI. The graph runs on the workers of a server."""
 
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ _relay = Relay(
 @PromptServer.instance.routes.post("/comfyrelay/jobs")
 async def submit(request: web.Request) -> web.Response:
     if request.content_type != "application/json":
-        # A page of another site may send other types without asking.
+        # Without a preflight request, a page of another site can send only other content types.
         raise web.HTTPUnsupportedMediaType
     body = await request.json()
     send = partial(PromptServer.instance.send_sync, sid=body["client_id"])

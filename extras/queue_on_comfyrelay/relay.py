@@ -1,4 +1,4 @@
-"""Sends graphs with their files to a server. Progress and outputs come back as messages of ComfyUI."""
+"""Sends graphs with their files to a server, and its progress and outputs as ComfyUI's messages to the editor."""
 
 import asyncio
 import base64
@@ -28,13 +28,13 @@ _ENDS = {
     "failed": "execution_error",
     "canceled": "execution_interrupted",
 }
-# The event and its data; the data of a preview are bytes.
+# Arguments: the event and its data. The data of a preview is bytes.
 Send = Callable[[Any, Any], None]
 _logger = logging.getLogger("comfyrelay")
 
 
 class RelayError(Exception):
-    """The message is for the user."""
+    """An error whose message is shown to the user."""
 
 
 class Relay:
@@ -48,7 +48,7 @@ class Relay:
         """Queue a graph and return its job, whose messages are sent until its end."""
         api = self._connect()
         try:
-            # The pictures contain the workflow, as those of ComfyUI do.
+            # Pictures contain the workflow, as with ComfyUI itself.
             body = {"extra_data": {"extra_pnginfo": {"workflow": workflow}}}
             job = await api.call("POST", "/jobs", json={"workflow": await self._with_assets(api, graph), **body})
             job_id = _id_of(job)
@@ -69,7 +69,7 @@ class Relay:
             raise RelayError(f"Write the url and the token of ComfyRelay into {self._settings}.") from error
 
     async def _with_assets(self, api: "_Api", graph: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the graph with the files that it names replaced by their uploads."""
+        """Return the graph with its local files replaced by uploaded files."""
         uploaded: dict[Path, Any] = {}
         found = {}
         for node_id, node in graph.items():
@@ -83,7 +83,7 @@ class Relay:
         return found
 
     def _media_file(self, value: str) -> Path | None:
-        """Return the file that a value names, as `photo.png` or `photo.png [output]`."""
+        """Return the file for a value such as `photo.png` or `photo.png [output]`."""
         name, kind = value, "input"
         for suffix in self._folders:
             if value.endswith(f"[{suffix}]"):
@@ -91,7 +91,7 @@ class Relay:
         folder = self._folders[kind]
         path = Path(os.path.normpath(folder / name))
         is_media = (mimetypes.guess_type(name)[0] or "").startswith(_MEDIA_TYPES)
-        # A text of a prompt may be no valid name.
+        # The text of a prompt may not be a valid file name.
         with suppress(OSError, ValueError):
             if is_media and path.is_relative_to(folder) and path.is_file():
                 return path
@@ -129,7 +129,7 @@ class _Api:
                     file.write(chunk)
 
     async def events(self, job_id: str) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the events of a job. The first one is its status."""
+        """Yield the events of a job. The first event is its status."""
         async with self._session.get(f"{self._url}/jobs/{job_id}/events") as response:
             await _check(response)
             name = ""
@@ -149,7 +149,7 @@ async def _check(response: ClientResponse) -> None:
 
 
 async def _follow(api: _Api, job_id: str, folder: Path, send: Send) -> None:
-    """Send the messages of a job until its end. A lost connection is opened again."""
+    """Send the messages of a job until its end. A lost connection is reopened."""
     send("execution_start", {"prompt_id": job_id})
     try:
         while True:
@@ -190,7 +190,7 @@ async def _has_ended(api: _Api, job_id: str, folder: Path, send: Send) -> bool:
 
 
 async def _bring_back(api: _Api, job_id: str, outputs: Sequence[Mapping[str, Any]], folder: Path, send: Send) -> None:
-    """Save the outputs of a job in ComfyUI's output folder, and show them on their nodes."""
+    """Save the outputs of a job in ComfyUI's output folder, and show each output on its node."""
     subfolder = f"comfyrelay/{job_id}"
     await asyncio.to_thread((folder / subfolder).mkdir, parents=True, exist_ok=True)
     shown: dict[str, dict[str, list[Any]]] = {}
@@ -208,7 +208,7 @@ async def _bring_back(api: _Api, job_id: str, outputs: Sequence[Mapping[str, Any
 
 
 def _id_of(job: Mapping[str, Any]) -> str:
-    """Return the id of a job. It names a folder here."""
+    """Return the id of a job, checked because it is used as a folder name."""
     try:
         return str(UUID(job["id"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -216,7 +216,7 @@ def _id_of(job: Mapping[str, Any]) -> str:
 
 
 def _failure(job_id: str, error: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of ComfyUI's last message. Those of an error are its reason."""
+    """Return the data of ComfyUI's last message, which for an error includes the reason."""
     return {
         "prompt_id": job_id,
         "node_id": error.get("node_id"),

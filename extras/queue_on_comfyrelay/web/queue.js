@@ -11,7 +11,7 @@ function* nodesIn(graph) {
   }
 }
 
-// As the editor does at a run: widgets draw new seeds.
+// As when the editor starts a run: widgets choose new seeds.
 function callWidgets(name) {
   for (const node of nodesIn(app.graph)) {
     for (const widget of node.widgets ?? []) widget[name]?.({});

@@ -1,4 +1,4 @@
-"""A simulator of ComfyUI and the Comfy API: it speaks their APIs, runs real nodes on the CPU, and fails on request."""
+"""A simulator of ComfyUI and the Comfy API, which runs real nodes on the CPU and fails on request."""
 
 from comfyrelay.simulator.gpu import SimulatedGpuOptions, read_gpu
 from comfyrelay.simulator.misbehaviour import (

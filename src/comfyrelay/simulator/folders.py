@@ -26,7 +26,7 @@ class SaveTarget:
         return self._named(f"{stem}_{self.counter + offset:05}_.{extension}")
 
     def plain_file(self, extension: str) -> tuple[Path, dict[str, str]]:
-        """As newer savers name sounds and texts."""
+        """The path in the format that newer savers use for sounds and texts."""
         return self._named(f"{self.stem}_{self.counter:05}.{extension}")
 
     def _named(self, name: str) -> tuple[Path, dict[str, str]]:
@@ -43,7 +43,7 @@ class Folders:
         self.temp = self.base / "temp"
 
     def prepare(self) -> None:
-        """Create the folders, and empty temp like ComfyUI at each start."""
+        """Create the folders, and empty `temp`, as ComfyUI does at each start."""
         shutil.rmtree(self.temp, ignore_errors=True)
         for folder in (self.input, self.output, self.temp):
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,8 +52,8 @@ class Folders:
         return {"input": self.input, "output": self.output, "temp": self.temp}.get(kind)
 
     def resolve(self, name: str) -> Path:
-        """Return the file that a node input names. Unlike ComfyUI 0.7.0, no path outside of the folders is read: users
-        of the simulator have no rights to its owner's files. Raises `FileNotFoundError`."""
+        """Return the file that a node input names. Unlike in ComfyUI 0.7.0, paths outside of the folders are not read,
+        because users of the simulator have no rights to its owner's files. Raises `FileNotFoundError`."""
         plain, kind = split_kind(name)
         path = safe_join(self.by_type(kind or "input") or self.input, plain, follows_links=self._follows_links)
         if path is None:
@@ -61,7 +61,7 @@ class Folders:
         return path
 
     def has_file(self, name: str) -> bool:
-        """Whether a node input names a file of the folders."""
+        """Whether a node input names a file in the folders."""
         try:
             return self.resolve(name).is_file()
         except OSError:
@@ -89,15 +89,16 @@ class Folders:
 
 
 def safe_join(folder: Path, *parts: str, follows_links: bool = False) -> Path | None:
-    """Return the path below the folder, or None if it escapes the folder, also through a link if none is followed."""
+    """Return the path in the folder, or None if it leads out of the folder, also through a link if links are
+    forbidden."""
     path = Path(os.path.normpath(folder.joinpath(*parts)))
     try:
-        # Links are resolved last: on Windows that would already connect to a share in the path.
+        # Links are resolved last, because on Windows, resolving would already connect to a share in the path.
         is_inside = path.is_relative_to(folder)
         if is_inside and not follows_links:
             is_inside = path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):
-        # A link cycle is a RuntimeError, an unencodable name or a null byte a ValueError.
+        # RuntimeError: a cycle of links. ValueError: an unencodable name, or a null byte.
         return None
     return path if is_inside and "\0" not in str(path) else None
 

@@ -1,8 +1,6 @@
-"""A GPU shared by several simulators: limited memory, and time that concurrent runs share.
-
-The GPU is a folder with one file per process. The file holds the memory use of the process and whether it runs, and is
-locked while the process lives. As on a real GPU, a killed process frees its memory.
-"""
+"""A GPU shared by several simulators, with limited memory, and with time that concurrent runs share. The GPU is a
+folder with one file per process. The file holds the memory use of the process and whether it runs, and is locked while
+the process lives. As on a real GPU, a killed process frees its memory."""
 
 import time
 from collections.abc import Iterator
@@ -27,7 +25,7 @@ class SimulatedGpuOptions(BaseModel, frozen=True, extra="forbid"):
 
     A process takes `context_bytes` at its start, `model_bytes` for each loaded checkpoint, which takes `load_seconds`,
     and `pixel_bytes` for each sampled pixel. Each sampler step additionally takes `gpu_seconds` for each process that
-    samples at the time.
+    is sampling at the time.
     """
 
     folder: Path
@@ -49,15 +47,15 @@ def read_gpu(fields: dict[str, Any]) -> SimulatedGpuOptions:
 
 
 class SimulatedGpu:
-    """One process on a GPU, and the memory it holds."""
+    """One process on a GPU, and the memory that it holds."""
 
     def __init__(self, options: SimulatedGpuOptions) -> None:
         self.options = options
         self._path = options.folder / f"{uuid4().hex}.process"
         self._file: IO[str] | None = None
-        # The most recently used model is the last.
+        # The most recently used model is last.
         self._models: dict[str, None] = {}
-        # torch does not release this memory after the run.
+        # Memory that torch does not release after the run.
         self._working = 0
         self._is_running = False
 
@@ -93,7 +91,7 @@ class SimulatedGpu:
 
     @property
     def busy(self) -> int:
-        """Number of processes that sample now."""
+        """Number of processes that are sampling now."""
         with self._locked():
             return sum(is_running for _, is_running in self._processes())
 
@@ -108,7 +106,7 @@ class SimulatedGpu:
             while len(models) > 1 and not self._fits(len(models), working):
                 del models[next(iter(models))]
             if not self._fits(len(models), working):
-                # ComfyUI unloads everything then, too.
+                # ComfyUI also unloads everything in this case.
                 self.unload()
                 return False
             self._models, self._working = models, working
@@ -139,12 +137,12 @@ class SimulatedGpu:
     def _write(self) -> None:
         if self._file is not None:
             self._file.seek(0)
-            # The length is fixed, so concurrent readers see either the old or the new value.
+            # The length is fixed, so that concurrent readers see either the old or the new value.
             self._file.write(f"{self.options.context_bytes + self.torch_total:020d} {int(self._is_running)}")
             self._file.flush()
 
     def _processes(self) -> list[tuple[int, bool]]:
-        """Return the memory that each process holds, and whether it runs."""
+        """Return the memory that each process holds, and whether it is sampling."""
         paths = self.options.folder.glob("*.process")
         return [process for path in paths if (process := self._read(path)) is not None]
 

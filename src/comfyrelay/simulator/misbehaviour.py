@@ -10,14 +10,15 @@ from comfyrelay.errors import InvalidInput
 
 
 class Misbehaviour(BaseModel, frozen=True, extra="forbid"):
-    """`class_type` limits it to nodes of that class, or to graphs with one; `times` limits its occurrences."""
+    """`class_type` limits the fault to nodes of a class, or to graphs with such a node; `times` limits its
+    occurrences."""
 
     class_type: str | None = None
     times: int | None = None
 
 
 class Slow(Misbehaviour):
-    """A node takes this long. With `steps` it reports progress, and can be interrupted, at each step."""
+    """A node takes this long. With `steps`, it reports progress and can be interrupted at each step."""
 
     seconds: float
     steps: int = 0
@@ -29,7 +30,7 @@ class Stuck(Misbehaviour):
 
 
 class Vary(Misbehaviour):
-    """A save node writes different bytes each time, as a node with its own random seed would."""
+    """A save node writes different bytes each time, like a node with its own random seed."""
 
 
 class Fail(Misbehaviour):
@@ -44,11 +45,11 @@ class OutOfMemory(Misbehaviour):
 
 
 class DropSocket(Misbehaviour):
-    """When a node starts, all WebSockets drop without a close frame."""
+    """When a node starts, all WebSockets are dropped without a close frame."""
 
 
 class SilentSocket(Misbehaviour):
-    """When a node starts, the open WebSockets go silent but stay open."""
+    """When a node starts, the open WebSockets become silent, but remain open."""
 
 
 class Restart(Misbehaviour):
@@ -58,7 +59,7 @@ class Restart(Misbehaviour):
 
 
 class ErrorAfterQueueing(Misbehaviour):
-    """`POST /prompt` returns a plain 500, but the prompt is queued."""
+    """`POST /prompt` returns a plain 500, although the prompt is queued."""
 
 
 class ErrorBeforeQueueing(Misbehaviour):
@@ -70,11 +71,11 @@ class EmptyOutputs(Misbehaviour):
 
 
 class NewKinds(Misbehaviour):
-    """A prompt succeeds as on a server of the future: messages, fields, outputs and the state are of unknown kinds."""
+    """A prompt succeeds as on a future server: messages, fields, outputs and the state have unknown kinds."""
 
 
 class LateHistory(Misbehaviour):
-    """A prompt's history appears this long after its success message."""
+    """A prompt's history becomes available this long after its success message."""
 
     seconds: float
 
@@ -86,13 +87,13 @@ class MissingModel(Misbehaviour):
 
 
 class LostFile(Misbehaviour):
-    """The download of this file, or of all, is answered with 404."""
+    """Downloads of this file, or of all files, return 404."""
 
     filename: str | None = None
 
 
 class SlowHttp(Misbehaviour):
-    """Requests with this path prefix are answered late."""
+    """Responses to requests with this path prefix are delayed."""
 
     seconds: float
     path: str = "/"
@@ -110,7 +111,7 @@ class Refuse(Misbehaviour):
 
 
 class EndAs(Misbehaviour):
-    """In the cloud, a job ends in this state instead of running: `failed`, `canceled` or `expired`."""
+    """On the cloud service, a job ends in this state instead of running: `failed`, `canceled` or `expired`."""
 
     state: str
     message: str = "The simulator injected this end of the job."
@@ -120,7 +121,7 @@ Kind = TypeVar("Kind", bound=Misbehaviour)
 
 
 class ActiveMisbehaviour(Generic[Kind]):
-    """A misbehaviour that was injected. `happened` counts its occurrences; `end` stops it."""
+    """An injected misbehaviour. `happened` counts its occurrences; `end` stops it."""
 
     def __init__(self, what: Kind) -> None:
         self.what = what
@@ -168,7 +169,7 @@ class ActiveMisbehaviours:
 
 
 def read_misbehaviour(fields: dict[str, Any]) -> Misbehaviour:
-    """Parse a misbehaviour from JSON: its class is `name`, the rest are its fields."""
+    """Parse a misbehaviour from JSON: `name` is its class, and the other keys are its fields."""
     name = fields.get("name")
     kinds = Misbehaviour.__subclasses__()
     kind = next((kind for kind in kinds if kind.__name__ == name), None)

@@ -1,4 +1,4 @@
-"""Options of a simulator; they survive its restarts."""
+"""Options of a simulator, which do not change on restarts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,10 @@ class Options:
     host: str = "127.0.0.1"
     # Port 0 picks a free one.
     port: int = 0
-    # Every request needs this secret. Without one, every user of this machine can use a simulator, as a ComfyUI.
+    # Every request needs this secret. Without a secret, every user of this machine can use the simulator, as with
+    # ComfyUI.
     secret: str | None = field(default=None, repr=False)
-    # Without a folder a temporary one is used and deleted at the end.
+    # Without a folder, a temporary folder is used and deleted at the end.
     folder: Path | None = None
     # File names by model folder. The second checkpoint fails to load.
     models: Mapping[str, Sequence[str]] = field(
@@ -24,21 +25,21 @@ class Options:
             "loras": ["simulator.safetensors"],
         }
     )
-    # It behaves like this version of ComfyUI.
+    # The simulator behaves like this version of ComfyUI.
     version: str = TRIED[-1]
-    # Classes by pack of custom nodes. Each pack has a script for the editor.
+    # Node classes by pack of custom nodes. Each pack has a script for the editor.
     packs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2
-    # A prompt may choose another method. ComfyUI's default is none, too.
+    # A prompt may choose another method. ComfyUI's default is also none.
     preview_method: str = "none"
     # Every sampler step takes this long.
     step_seconds: float = 0.0
-    # Other processes may share this GPU. Without one the memory is unlimited.
+    # Other processes may share this GPU. Without a GPU, memory is unlimited.
     gpu: SimulatedGpuOptions | None = None
     # `/system_stats` reports these command-line arguments.
     arguments: Sequence[str] = ()
-    # Whether nodes read files through links in the folders, as in ComfyUI. Only the owner can create links.
+    # Whether nodes follow links in the folders, as in ComfyUI. Only the owner can create links.
     follows_links: bool = False
     cloud: bool = False
     # The cloud API requires this bearer token.
@@ -46,5 +47,5 @@ class Options:
 
     @property
     def is_current(self) -> bool:
-        """Whether this version behaves like today's: it cancels by id, checks ids and names missing nodes."""
+        """Whether this version behaves like current versions: it cancels by id, checks ids and names missing nodes."""
         return (version_key(self.version) or ()) >= CANCEL_BY_ID

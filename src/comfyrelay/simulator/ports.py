@@ -1,4 +1,4 @@
-"""A listening port that can close and reopen under the same number."""
+"""A listening port that can be closed and reopened under the same number."""
 
 import logging
 
@@ -17,7 +17,7 @@ class ListenPort:
         return f"http://{host}:{self._number}"
 
     async def open(self, app: web.Application, logger: logging.Logger) -> None:
-        # Zero would wait for open requests without limit.
+        # A value of zero would wait for open requests without limit.
         runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=0.01)
         await runner.setup()
         try:

@@ -47,7 +47,7 @@ class SimulatedProcess:
         self.gpu = SimulatedGpu(options.gpu) if options.gpu is not None else None
         self.queue = PromptQueue(on_change=self._send_status)
         self.run: PromptRun | None = None
-        # The last lines of its log, as `/internal/logs/raw` returns them.
+        # The last lines of the log, as returned by `/internal/logs/raw`.
         self.console: deque[dict[str, str]] = deque(maxlen=300)
         self.print("The simulator has started.")
         self.print(f"ComfyUI version: {options.version}")
@@ -65,7 +65,7 @@ class SimulatedProcess:
         self._tasks = [asyncio.create_task(self.sockets.publish()), asyncio.create_task(self._work())]
 
     async def stop(self) -> None:
-        """Stop at once. A running node's thread cannot be stopped: its result is dropped."""
+        """Stop at once. The thread of a running node cannot be stopped, so its result is dropped."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -93,7 +93,7 @@ class SimulatedProcess:
         return self.run.messages.client_id, self.run.current
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
-        """Interrupt the running prompt, or only the one with this id."""
+        """Interrupt the running prompt. With an id, only if that prompt is running."""
         self.log.interrupts += 1
         if self.run is None or prompt_id not in (None, self.run.prompt_id):
             return False
@@ -146,7 +146,7 @@ class SimulatedProcess:
             self._free_if_requested()
 
     async def _on_node(self, class_type: str) -> None:
-        """Trigger the misbehaviours of the whole server that start with a node of this class."""
+        """Trigger the misbehaviours of the whole server that begin with a node of this class."""
         self.log.nodes_executed += 1
         if self.misbehaviours.take(DropSocket, [class_type]):
             self.sockets.drop()

@@ -1,4 +1,4 @@
-"""A log for tests of what a simulator received and did. It survives restarts."""
+"""A log, for tests, of a simulator's requests and actions, which is kept across restarts."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ class SimulatorLog:
     prompts_queued: int = 0
     interrupts: int = 0
     uploads_written: int = 0
-    # Cached nodes and loaded models do not count.
+    # Does not include cached nodes and models that were already loaded.
     nodes_executed: int = 0
     models_loaded: int = 0
-    # Requests that sent a credential to the file store.
+    # Requests to the file store that contained a credential.
     leaked_credentials: list[Received] = field(default_factory=list)
 
     def count(self, method: str, path: str) -> int:

@@ -1,4 +1,4 @@
-"""The simulator: start, stop, kill and restart on the same port."""
+"""The simulator, which can be started, stopped, killed and restarted on the same port."""
 
 import asyncio
 import logging
@@ -36,8 +36,8 @@ _DEFAULTS = Options()
 class Simulator:
     """A server with ComfyUI's API, or with the Comfy API of Comfy Cloud, that runs nodes without weights.
 
-    Use it with `async with`, or call `start` and `stop`. Requests, misbehaviours and files survive a restart; queue,
-    history, cache and temp files do not.
+    Use it with `async with`, or call `start` and `stop`. The request log, misbehaviours and files survive a restart;
+    queue, history, cache and temp files do not.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class Simulator:
 
     @property
     def url_with_login(self) -> str:
-        """The URL for clients that send user and password."""
+        """The URL for clients that send a user name and password."""
         secret = self._options.secret
         return self.url if secret is None else self.url.replace("//", f"//{USER}:{secret}@", 1)
 
     @property
     def url_with_secret(self) -> str:
-        """The URL for programs that only know an address."""
+        """The URL for programs that accept only an address."""
         secret = self._options.secret
         return self.url if secret is None else f"{self.url}/{secret}"
 
@@ -122,7 +122,7 @@ class Simulator:
         return self._process.sockets.clients if self._process else []
 
     def misbehave(self, what: Kind) -> ActiveMisbehaviour[Kind]:
-        """Inject a fault from now on. The result counts its occurrences and can end it."""
+        """Inject a fault from now on. The result counts the fault's occurrences and can end it."""
         return self._misbehaviours.add(what)
 
     def behave(self) -> None:
@@ -160,7 +160,7 @@ class Simulator:
         self._process = process
 
     async def stop(self) -> None:
-        """Stop like a killed process: connections drop, and memory is lost."""
+        """Stop like a killed process: connections are dropped, and memory is lost."""
         process, self._process = self._process, None
         if process is not None:
             await self._port.close()
@@ -173,7 +173,7 @@ class Simulator:
         await self.start()
 
     async def close(self) -> None:
-        """Stop for good and delete a temporary folder."""
+        """Stop permanently and delete the temporary folder, if any."""
         for task in self._restarts:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
@@ -225,7 +225,7 @@ def _with_routes(process: SimulatedProcess, *middlewares: Middleware) -> web.App
     for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
         for route in group.routes():
             app.add_routes([route])
-            # A real server has no prefixed variant of these routes either.
+            # A real server does not have prefixed variants of these routes either.
             if not route.path.startswith("/internal/"):
                 app.add_routes([web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)])
     app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])

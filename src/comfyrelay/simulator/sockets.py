@@ -31,7 +31,7 @@ class Socket:
             else:
                 await self.response.send_str(message)
         except (ClientConnectionResetError, ConnectionError):
-            # The peer is gone, and its handler will notice.
+            # The peer has disconnected, which its handler will notice.
             return
 
 
@@ -39,23 +39,23 @@ class Sockets:
     def __init__(self, *, features: dict[str, Any]) -> None:
         self._features = features
         self._by_client: dict[str, Socket] = {}
-        # Includes sockets whose client id was taken over.
+        # Includes sockets whose client id was taken over by another socket.
         self._open: set[Socket] = set()
         self._outbox: asyncio.Queue[tuple[str | bytes, str | None]] = asyncio.Queue()
         self._observers: dict[str, Callable[[str, dict[str, Any]], None]] = {}
 
     def observe(self, client_id: str, observer: Callable[[str, dict[str, Any]], None]) -> None:
-        """Call `observer` with each message to this client, which has no socket. An image is a `preview`."""
+        """Call `observer` with each message to this client, which has no socket. Images are sent as `preview`."""
         self._observers[client_id] = observer
 
     def post(self, kind: str, data: dict[str, Any], client_id: str | None) -> None:
-        """Send a message to the client's socket, or to all. Without a socket it is dropped."""
+        """Send a message to the client's socket, or to all sockets. Without a socket, the message is dropped."""
         if (observer := self._observers.get(client_id or "")) is not None:
             observer(kind, data)
         self._outbox.put_nowait((_text(kind, data), client_id))
 
     def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None, *, described: bool) -> None:
-        """Send an image to the sockets that want metadata (`described`), or to the others."""
+        """Send an image to the sockets that want metadata (`described`), or to the other sockets."""
         if described and (observer := self._observers.get(client_id or "")) is not None:
             observer("preview", {**metadata, "image": image})
         for receiver in list(self._by_client) if client_id is None else [client_id]:
@@ -86,7 +86,7 @@ class Sockets:
                 await socket.send(_text("executing", {"node": running[1]}))
             await self._listen(socket)
         finally:
-            # ComfyUI removes the id even if another socket took it over, which silences a reconnected client.
+            # ComfyUI removes the id even if another socket has taken it over, which silences a reconnected client.
             self._by_client.pop(client_id, None)
             self._open.discard(socket)
         return socket

@@ -1,7 +1,7 @@
-"""OpenTelemetry traces of jobs across processes. Off by default: then the SDK is neither imported nor called.
+"""OpenTelemetry traces of jobs across processes. Off by default, in which case the SDK is neither imported nor called.
 
-No trace context travels with a job, because every process can derive it: the trace id is the id of the job, and a span
-that other processes refer to has an id that is hashed from its key, such as the token of a lease. So a trace continues
+No trace context is sent with a job, because every process can derive it: the trace id is the id of the job, and the id
+of a span to which other processes refer is a hash of its key, such as the token of a lease. A trace therefore continues
 across workers of other versions, restarts and retries of requests.
 """
 
@@ -28,7 +28,7 @@ class _State:
 
 @contextmanager
 def exporting(url: str | None, *, service: str) -> Iterator[None]:
-    """Send the spans of this process to an OTLP receiver inside the block, if a URL is given. The end of the block
+    """Send the spans of this process to an OTLP receiver while the block runs, if a URL is given. At its end, the block
     waits a few seconds for the last spans."""
     if url is None:
         yield
@@ -59,9 +59,8 @@ def record(
     failure: str | None = None,
     about: Mapping[str, str] = _NOTHING,
 ) -> None:
-    """Record a span that has ended. `key` names it for other processes, and `parent` is the key of another span.
-
-    A span without a parent is the first of the job, whose key is the id of the job."""
+    """Record a span that has ended. `key` identifies the span to other processes, and `parent` is the key of another
+    span. A span without a parent is the first span of the job, whose key is the id of the job."""
     recorder = _State.recorder
     if recorder is None:
         return
@@ -104,7 +103,7 @@ def _trace_id(job_id: str) -> int:
     try:
         return UUID(job_id).int
     except ValueError:
-        # A job of another kind of server.
+        # A job of another kind of server, whose id is not a UUID.
         return int.from_bytes(sha256(job_id.encode()).digest()[:16], "big")
 
 

@@ -16,7 +16,7 @@ _NANO = 1_000_000_000
 
 
 class _Ids(RandomIdGenerator):
-    """Returns the ids that the next span must have."""
+    """Returns ids that were set in advance for the next span."""
 
     def __init__(self) -> None:
         self.trace_id: int | None = None
@@ -35,7 +35,7 @@ class Exporter:
     def __init__(self, url: str, *, service: str) -> None:
         self._ids = _Ids()
         resource = Resource.create({"service.name": service, "service.version": __version__})
-        # The decision to sample would have to travel with the job.
+        # Sample all spans, because a sampling decision would have to be sent with the job.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False, id_generator=self._ids
         )
@@ -62,7 +62,7 @@ class Exporter:
         if parent_id is not None:
             parent = SpanContext(trace_id, parent_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
             context = set_span_in_context(NonRecordingSpan(parent), context)
-        # The tracer asks for the ids before this call returns.
+        # The tracer requests the ids before this call returns.
         self._ids.trace_id, self._ids.span_id = trace_id, span_id
         span = self._tracer.start_span(name, context=context, attributes=attributes, start_time=int(begin * _NANO))
         if failure is not None:

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from comfyrelay.web.session_pages import BARE_HEADERS, read_page
 
 APP = Path(__file__).parent / "app"
-# Addresses that users open → HTML page. All pages load the same app; some have preload hints.
+# HTML pages by the addresses that users open. All pages load the same app; some have preload hints.
 PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
     **dict.fromkeys(("studio", "wallet", "console", "setup"), "index"),
@@ -29,21 +29,21 @@ TYPES = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-# Placeholder of the nonce in the page.
+# Placeholder for the nonce in a page.
 NONCE = "__NONCE__"
 # Cookie with the theme chosen in this browser.
 THEME_COOKIE = "comfyrelay_theme"
 THEMES = ("dark", "light")
-# Files in `assets` have their content hash in their name.
+# The names of files in `assets` contain a hash of the content.
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 # Browsers revalidate other files each time, so that versions are never mixed.
 REVALIDATE = "no-cache"
-# Returns the origins, in addition to this server, that job files come from.
+# Returns the origins of job files other than this server.
 Origins = Callable[[Request], Awaitable[Sequence[str]]]
 
 
 class _ResponseParts(TypedDict):
-    """The arguments of a response, which cannot be shared between requests itself."""
+    """The arguments of a response. A response object itself cannot be shared between requests."""
 
     content: bytes
     media_type: str
@@ -51,14 +51,14 @@ class _ResponseParts(TypedDict):
 
 
 def is_page(path: str) -> bool:
-    """Whether users, not programs, open this address."""
+    """Whether this address is opened by users rather than programs."""
     return _area(path) in PAGES
 
 
 def make_router(storage_origins: Origins) -> APIRouter:
     """Return the routes of the app."""
     router = APIRouter(include_in_schema=False)
-    # Hashed files are read once. Together they have about a megabyte.
+    # Hashed files are read once. Their total size is about a megabyte.
     cached: dict[tuple[str, bool], _ResponseParts] = {}
 
     async def page(request: Request) -> Response:
@@ -92,7 +92,8 @@ def _page_paths() -> list[str]:
 
 
 async def not_found_page(request: Request, storage_origins: Origins) -> Response | None:
-    """Return the app for an unknown address, where it shows an error; `None` for a request that wants no page."""
+    """Return the app for an unknown address, where the app shows an error; `None` for requests that do not accept a
+    page."""
     wants_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
     if not wants_page or request.url.path.startswith(API_PREFIXES):
         return None
@@ -108,7 +109,7 @@ def _page(name: str, request: Request, origins: Sequence[str], *, status_code: i
     headers = {"Content-Security-Policy": policy(nonce, origins), "Cache-Control": REVALIDATE}
     theme = request.cookies.get(THEME_COOKIE)
     if theme in THEMES:
-        # The server sets the theme, so that no other theme flashes and no script blocks the first paint.
+        # The server sets the theme, so that another theme does not flash and no script blocks the first paint.
         html = html.replace("<html", f'<html data-theme="{theme}"', 1)
     return HTMLResponse(html.replace(NONCE, nonce), status_code=status_code, headers=headers)
 
@@ -140,12 +141,12 @@ def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
 
 def _file(folder: Path, name: str, caching: str, *, accepts_gzip: bool = False) -> _ResponseParts:
     path = folder / name
-    # The folder is flat, so a name with a path matches none of its files.
+    # The folder is flat, so a name with a path does not match any file.
     if path.parent != folder or path.suffix not in TYPES or not path.is_file():
         raise HTTPException(404, "There is no such page.")
     headers = {"Cache-Control": caching, "Vary": "Accept-Encoding"}
     media_type = TYPES[path.suffix]
-    # The build compresses the files.
+    # The build has compressed the files.
     compressed = path.with_name(f"{name}.gz")
     if accepts_gzip and compressed.is_file():
         path, headers["Content-Encoding"] = compressed, "gzip"

@@ -1,4 +1,4 @@
-"""The logo of the operator, which replaces ours."""
+"""The operator's logo, which replaces ours."""
 
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -16,7 +16,7 @@ _SETTING = "COMFYRELAY_STUDIO_LOGO"
 class Logo:
     content: bytes = field(repr=False)
     media_type: str
-    # Changes with the content, so that browsers may cache the file.
+    # The URL changes with the content, so that browsers may cache the file.
     url: str
 
     @classmethod

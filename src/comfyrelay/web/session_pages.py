@@ -16,7 +16,7 @@ BARE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# Forms post to this server only. Without a referrer, browsers would not send the origin.
+# Forms post only to this server. Without a referrer, browsers would not send the origin.
 FORM_HEADERS = {
     **BARE_HEADERS,
     "Content-Security-Policy": BARE_HEADERS["Content-Security-Policy"].replace(
@@ -28,7 +28,7 @@ SIGN_IN_PATH = "/sign-in"
 
 
 def read_page(name: str) -> str:
-    """Return a page, with the style that all pages share."""
+    """Return a page with the style that all these pages share."""
     style = (FILES / "page.css").read_text("utf-8")
     return (FILES / name).read_text("utf-8").replace("__STYLE__", style)
 

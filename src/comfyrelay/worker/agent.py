@@ -43,10 +43,10 @@ from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
-# Unreachable storage is retried this long, while heartbeats keep the lease alive.
+# How long unreachable storage is retried, while heartbeats keep the lease alive.
 DOWNLOAD_PATIENCE_SECONDS = 120.0
 UPLOAD_PATIENCE_SECONDS = 3600.0
-# Polling pauses after a disk error, usually a full disk: a new job would only use up an attempt.
+# How long polling pauses after a disk error, usually a full disk, because a new job would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 DEREGISTER_SECONDS = 5.0
 _FINISHED = "replaced"
@@ -64,7 +64,7 @@ class _Session:
 
 
 class Agent:
-    """One worker in the running event loop. `run` returns once it has deregistered."""
+    """One worker in the running event loop. `run` returns after the worker has deregistered."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Agent:
 
         `signals`: whether SIGTERM and Ctrl-C stop this worker; otherwise only `stop` does.
         `on_output` is awaited before an output is reported to the control plane, and must not fail.
-        `on_online` is called when a server becomes usable and none was before.
+        `on_online` is called when a server becomes usable while no other server is.
         `wrap_server` wraps each ComfyUI client; `own_nodes` are the node classes that the wrapper runs itself.
         `is_shared`: whether jobs of several users run here.
-        `last_lines` returns the end of its log, without secrets, for administrators.
+        `last_lines` returns the end of the worker's log, without secrets, for administrators.
         """
         self._settings = settings
         self._metrics = metrics or WorkerMetrics()
@@ -120,7 +120,7 @@ class Agent:
         self._packer: Packer | None = None
         self._definitions: NodeDefinitionSender | None = None
         self._devices: Devices | None = None
-        # While this is set, a refused token is replaced by registering again.
+        # While this is set, the worker registers again if its token is refused.
         self._session: _Session | None = None
         self._registering = asyncio.Lock()
         self._capabilities = Capabilities(self._servers, settings.capabilities, on_refresh=self._on_capabilities)
@@ -131,27 +131,27 @@ class Agent:
 
     @property
     def comfyui_unreachable(self) -> list[str]:
-        """Why each ComfyUI that cannot be used is unreachable."""
+        """The reason why each unusable ComfyUI cannot be used."""
         return self._servers.unavailable_reasons
 
     @property
     def uncleaned_comfyui(self) -> list[str]:
-        """The URLs of ComfyUIs whose folders are not known, so that job files stay there."""
+        """The URLs of ComfyUIs whose folders are not known, so that job files are not deleted there."""
         return self._local_folders.unknown()
 
     @property
     def is_without_comfyui(self) -> bool:
-        """Whether no ComfyUI can be used."""
+        """Whether all ComfyUIs are unusable."""
         return len(self._servers.unavailable_reasons) == len(self._servers.own)
 
     @property
     def is_starting(self) -> bool:
-        """Whether the worker has not registered yet."""
+        """Whether the worker has yet to register."""
         return self._poller is None
 
     @property
     def gpus(self) -> GpuInventory | None:
-        """GPUs on which the worker could start more managed ComfyUI processes."""
+        """The GPUs on which the worker could start more managed ComfyUI processes."""
         return self._managed
 
     @property
@@ -159,7 +159,7 @@ class Agent:
         return {name: client.url for name, client in self._servers.own.items()}
 
     def refresh_models(self) -> None:
-        """Rescan models: a missing one may have been installed."""
+        """Rescan models, because a missing model may have been installed."""
         self._capabilities.refresh_soon()
 
     def stop(self, *, seconds: float | None = None) -> None:
@@ -168,24 +168,24 @@ class Agent:
         self._notices.add(Notice(reason="shutdown", seconds=time_left))
 
     def finish(self) -> None:
-        """Stop when the running jobs have ended. A signal or `stop` is more urgent."""
+        """Stop when the running jobs have ended. A signal or `stop` takes precedence."""
         self._notices.add(Notice(reason=_FINISHED, seconds=None))
 
     @property
     def has_finished(self) -> bool:
-        """Whether only `finish` has ended this worker."""
+        """Whether this worker was ended only by `finish`."""
         return self._notices.current is not None and self._notices.current.reason == _FINISHED
 
     async def run(self) -> None:
         if self._signals:
-            # EC2 may take seconds to identify this machine, so signals are handled first.
+            # Handle signals first, because EC2 may take seconds to identify this machine.
             self._notices.handle_signals()
         try:
             await self._run_as(await identify_host(self._settings, self._imds))
         finally:
             if self._imds is not None:
                 await self._imds.close()
-            # Signals are released last, so that a second one cannot interrupt the shutdown.
+            # Release the signals last, so that a second signal cannot interrupt the shutdown.
             await self._notices.close()
 
     async def _run_as(self, host: HostIdentity) -> None:
@@ -228,7 +228,7 @@ class Agent:
         try:
             await asyncio.wait({working, notified}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
-                # It only ends with an error.
+                # This task ends only with an error.
                 working.result()
             else:
                 await self._drain(notified.result(), working, session)
@@ -307,7 +307,7 @@ class Agent:
                 "devices": self._devices.unavailable if self._devices is not None else None,
             }
             if await session.registrar.register(details, is_at_work=is_at_work):
-                # They went with the registration, so that the first poll need not carry megabytes.
+                # The capabilities were sent with the registration, so that the first poll need not contain megabytes.
                 self._capabilities.sent = capabilities
                 self._send_definitions()
 
@@ -336,7 +336,7 @@ class Agent:
         working.cancel()
         await asyncio.wait({working})
         notice = await drain(notice, self._notices, self._runners, self._durations)
-        # After deregistration no pending call may register again.
+        # After deregistration, no pending call may register the worker again.
         self._session = None
         if not session.control.token:
             return
@@ -345,7 +345,7 @@ class Agent:
                 await session.registrar.deregister(notice.reason)
             log.info("worker.stopped", reason=notice.reason)
         except (ComfyRelayError, TimeoutError) as error:
-            # The leases expire. The token is kept, so that this worker id stays usable.
+            # The leases will expire. The token is kept, so that this worker id remains usable.
             log.warning("worker.deregistration_failed", why=str(error) or "the control plane does not answer")
 
     def _tools(self, session: _Session) -> JobTools:
@@ -453,12 +453,12 @@ class Agent:
         log_line("worker.waiting_for_comfyui", servers=urls)
         # The wait may be long, so report a refused registration now.
         await session.registrar.check_settings({"max_concurrency": max(self._servers.at_once, 1)})
-        # Leases of an earlier process must not look as if they were running.
+        # Leases of an earlier process must not appear to be running.
         await self._settle_after_kill(session.state, tools)
         await session.registrar.deregister_earlier()
 
     async def _report_wait(self, session: _Session, devices: Devices) -> None:
-        """Register without a usable server, so that operators see why there is none. The worker of a desk does not."""
+        """Register without a usable server, so that operators see the reason. A desk's worker does not do this."""
         if self._is_shared:
             await devices.refresh()
             await self._register(session)
@@ -466,6 +466,6 @@ class Agent:
 
 
 async def _logged(lease: Lease, work: Coroutine[Any, Any, None]) -> None:
-    """Run the work of a job with the job's ids in every log line, also of its transfers and heartbeats."""
+    """Run the work of a job with the job's ids in every log line, including transfers and heartbeats."""
     structlog.contextvars.bind_contextvars(job_id=lease.job_id, dispatch_id=lease.dispatch_id)
     await work

@@ -17,10 +17,10 @@ MAX_PREFETCHED = 40
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """The capacity that a poll reports.
+    """The capacity that is reported in a poll.
 
     The control plane counts every held lease against `max_concurrency` + `prefetch`, including leases whose output is
-    still uploading, so those are added to `prefetch`.
+    still uploading, so these are added to `prefetch`.
     """
 
     providers: tuple[str, ...]
@@ -36,7 +36,7 @@ def worker_capacity(
     settings: WorkerSettings,
     durations: TypicalDurations,
 ) -> Capacity | None:
-    """Return the capacity of a worker for one more job, if any, without the lease that has `ended`."""
+    """Return the capacity of a worker if it can take one more job. The lease that has `ended` is not counted."""
     held = [lease for lease in leases if lease is not ended]
     slots: dict[str, int] = {name: servers.slots(name) for name in settings.providers}
     running = [lease.workflow_hash for lease in held if lease.phase is Phase.RUNNING]
@@ -53,10 +53,10 @@ def worker_capacity(
 
 
 def background_slots(usual: Iterable[float | None], *, slots: int, short_seconds: float) -> int:
-    """Return the number of servers for which to prefetch jobs and to upload outputs in the background.
+    """Return the number of servers for which to prefetch jobs and upload outputs in the background.
 
-    `usual` are the usual seconds of the running jobs, if known. If all are short, the result is the number of servers,
-    and otherwise one: a job that is prefetched early is not available to other workers.
+    `usual` has the usual seconds of the running jobs, if known. If all jobs are short, the result is the number of
+    servers; otherwise it is 1, because a job that is prefetched early is not available to other workers.
     """
     known = list(usual)
     is_short = bool(known) and all(seconds is not None and seconds <= short_seconds for seconds in known)
@@ -71,7 +71,7 @@ def capacity_for(
     prefetch: int,
     upload_behind: int,
 ) -> Capacity | None:
-    """Return the capacity for one more job, if any. `slots` is the number of concurrent runs per provider."""
+    """Return the capacity if one more job can be taken. `slots` is the number of concurrent runs per provider."""
     held = list(held)
     active = [lease for lease in held if lease.phase not in AFTER_RUN]
     uploading = len(held) - len(active)
@@ -91,5 +91,5 @@ def capacity_for(
 
 
 def max_processes_per_gpu(max_concurrency: int | None, *, gpus: int) -> int | None:
-    """Return how many ComfyUI processes on one GPU could ever have a job under this limit on concurrency."""
+    """Return how many ComfyUI processes on one GPU could have jobs under this limit on concurrency."""
     return None if max_concurrency is None else max(ceil(max_concurrency / max(gpus, 1)), 1)

@@ -1,4 +1,4 @@
-"""`comfyrelay worker check`: can a worker with these settings reach and run what it needs?"""
+"""`comfyrelay worker check`: check whether a worker with these settings could run jobs."""
 
 import asyncio
 import os
@@ -111,11 +111,8 @@ async def check_managed_comfyui(options: ManagedOptions) -> CheckResult:
 
 
 async def check_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
-    """List ComfyUI installations on this machine that ComfyRelay could manage.
-
-    `line` returns the command that starts one; `python` is the interpreter chosen for it, `setting` the setting that
-    names one.
-    """
+    """List ComfyUI installations on this machine that ComfyRelay could manage. `line` returns the command that starts
+    an installation; `python` is the chosen interpreter, `setting` the name of the setting for an interpreter."""
     found = await asyncio.to_thread(find_installs)
     return list(
         await asyncio.gather(*(_check_install(install, line, python=python, setting=setting) for install in found))
@@ -157,7 +154,7 @@ def _check_machine(host: HostIdentity, settings: WorkerSettings) -> CheckResult:
 
 def _check_folder(settings: WorkerSettings, host: HostIdentity) -> CheckResult:
     folder = settings.data_dir / host.folder_name
-    # Check the folder or its nearest existing parent. An unreadable folder counts as missing.
+    # Check the folder or its nearest existing parent. Unreadable folders count as missing.
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110
     try:
         if FolderLock(folder).holder() is not None:
@@ -205,7 +202,7 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
 
 
 def _with_version_note(about: str, text: str, version: str | None) -> CheckResult:
-    """Warn about a version that is older or newer than every tried one."""
+    """Warn about a version that is older or newer than all tried versions."""
     note = None if version is None else version_note(version)
     return _fine(about, text) if note is None else _warning(about, f"{text} {note}")
 
@@ -241,7 +238,7 @@ async def _check_control_plane(
             return
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
-        # This call does not read the state folder, so it need not exist.
+        # This call does not read the state folder, so the folder need not exist.
         registration = Registrar(settings, control, StateFolder(settings.data_dir / host.folder_name), imds=imds)
         details = {"max_concurrency": servers.at_once, "capabilities": capabilities.current}
         registered = await registration.dry_run(details)
@@ -257,7 +254,7 @@ async def _check_control_plane(
 
 
 def _refused(error: ComfyRelayError, settings: WorkerSettings) -> str | None:
-    """Return what a control plane that responds does not accept; `None` for other errors."""
+    """Return why the control plane rejected the worker; `None` for other errors."""
     match error:
         case Unauthorized():
             return "fleet secret" if settings.fleet_secret else "instance identity"

@@ -1,7 +1,5 @@
-"""Worker output: on a terminal one line per event and a live job table, otherwise JSON lines.
-
-A desk has one user, so its lines are always human-readable.
-"""
+"""Worker output: one line per event and a live job table on a terminal, otherwise JSON lines. A desk has only one user,
+so its lines are always human-readable."""
 
 import re
 import sys
@@ -37,7 +35,7 @@ LONGEST_FIELD = 300
 
 _STYLES = {"warning": "yellow", "error": "red", "critical": "bold red"}
 _ENDINGS = {"completed": "green", "failed": "red", "requeued": "yellow", "lost": "yellow"}
-# These fields are shown last, in this order and without their names.
+# These fields are shown last, in this order, without their names.
 _PLAIN = ("server", "state", "fault", "reason", "why", "error")
 _SHOWN_ELSEWHERE = frozenset({"event", "level", "timestamp", "exception", "job_id", "workflow", "seconds", *_PLAIN})
 
@@ -60,7 +58,7 @@ class WorkerConsole:
         is_for_machines: bool = True,
         shows_jobs: bool = True,
     ) -> None:
-        """`is_for_machines`: write JSON when there is no terminal. `shows_jobs`: show the job table on a terminal."""
+        """`is_for_machines`: write JSON if there is no terminal. `shows_jobs`: show the job table on a terminal."""
         self._level = level
         self._is_for_machines = is_for_machines
         self._shows_jobs = shows_jobs
@@ -70,7 +68,7 @@ class WorkerConsole:
         self._before: dict[str, Any] = {}
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None
-        # The phase of each lease, and when it began.
+        # The phase of each lease, and when the phase began.
         self._since: dict[Lease, tuple[Phase, float]] = {}
 
     def __enter__(self) -> Self:
@@ -167,12 +165,12 @@ def _clean(value: Any) -> Any:
         case Path() | Enum() | datetime() | BaseException():
             return _clean(str(value))
         case _:
-            # The repr of an object may contain anything: a lease has a token, a graph and URLs.
+            # The repr of an object may contain anything. For example, a lease has a token, a graph and URLs.
             return type(value).__name__
 
 
 def _public(url: str) -> str:
-    """Strip the credentials from a URL: its signature, or a user name and password."""
+    """Remove the credentials from a URL: its signature, or a user name and password."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -184,7 +182,7 @@ def _public(url: str) -> str:
 def _line(event: EventDict, *, is_wide: bool) -> Text:
     name = str(event["event"]).removeprefix("worker.").replace("_", " ")
     style = _STYLES.get(event["level"]) or _ENDINGS.get(name.rpartition(" ")[2], "")
-    # Job ids start with a timestamp, so ids of one minute share a prefix.
+    # Job ids start with a timestamp, so ids from the same minute share a prefix.
     job, workflow = str(event.get("job_id", ""))[-SHORT:], str(event.get("workflow", ""))[:SHORT]
     line = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
     line.append(f"{name:<16}" if is_wide else name, style=f"not dim {style}".strip())

@@ -58,17 +58,17 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AnswerBody)
-# An answer may take this long, in addition to the time that a call is parked.
+# How long a response may take, in addition to the time for which a call is parked.
 ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
-# Time to check the output of a job, or fifty further ones.
+# Time to check one output of a job, or fifty further outputs.
 COMPLETE_SECONDS = 60.0
-# More than any worker has slots.
+# More slots than any worker has.
 FULL_LOAD = 1000
 
 
 class ControlPlane:
-    """Raises the errors that the control plane returns, or `ControlPlaneUnreachable` without a valid answer."""
+    """Raises the errors that the control plane returns, or `ControlPlaneUnreachable` without a valid response."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class ControlPlane:
     ) -> None:
         """`devices` returns the known GPUs of this worker.
 
-        `renew` replaces a refused token and returns whether it could. `last_lines` returns the end of the worker's log,
-        for administrators.
+        `renew` replaces a refused token and returns whether it succeeded. `last_lines` returns the end of the worker's
+        log, for administrators.
         """
         self._devices = devices
         self._renew = renew
@@ -91,14 +91,14 @@ class ControlPlane:
         self.url = url
         self.worker_id = worker_id
         self.token = ""
-        # The protocol version of the server, and the sentence about a server of another version, as of the last answer.
+        # The server's protocol version, and a sentence if its version differs from ours, as of the last response.
         self.server_protocol = 0
         self.version_difference: str | None = None
-        # Whether the last call was answered.
+        # Whether the last call got a response.
         self.is_up = True
         self._http = http_client(
             base_url=url,
-            # Each lease parks one call.
+            # Unlimited, because each lease parks one call.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             trust_env=not is_loopback(urlsplit(url).hostname or ""),
         )
@@ -118,13 +118,14 @@ class ControlPlane:
         return await self._join(proof, {**details, "dry_run": True}, WouldRegister)
 
     async def poll(self, request: Mapping[str, Any]) -> Lease | None:
-        """Poll for a job. Repeating a `request_id` returns the same lease, so a lost answer loses no job."""
+        """Poll for a job. Repeating a `request_id` returns the same lease, so a lost response does not lose a job."""
         body = self._poll_request(request)
         return self._lease_in(await self._call("poll", body, PollAnswer, waits=body.wait_seconds))
 
     async def report_unavailable(self) -> None:
-        """Report that no ComfyUI can be used, with a poll that asks for no job. The devices say why."""
-        # An older server does not read the devices, so the worker counts as full, too.
+        """Report that no ComfyUI can be used, in a poll that does not request a job. The devices contain the
+        reasons."""
+        # Also report a full worker, because an older server does not read the devices.
         body = self._poll_request({"current_load": FULL_LOAD})
         self._send_lines_soon((await self._call_held("poll", body, PollAnswer)).wants_logs)
 
@@ -137,7 +138,8 @@ class ControlPlane:
         wait_seconds: float = 0.0,
         fresh_urls: bool = False,
     ) -> LeaseStop | None:
-        """Extend a lease. Returns a stop request, if any, and updates its URLs. Raises `LeaseLost` if it has ended."""
+        """Extend a lease and update its URLs. Returns a stop request, if any. Raises `LeaseLost` if the lease has
+        ended."""
         body = checked(
             HeartbeatRequest,
             **_named(lease),
@@ -159,7 +161,7 @@ class ControlPlane:
         return LeaseStop(answer.stop) if answer.stop in tuple(LeaseStop) else None
 
     async def output_url(self, lease: Lease, *, number: int, extension: str) -> OutputUrl:
-        """Return the URL for another output of a lease. The first one is in its `urls`."""
+        """Return the URL for another output of a lease. The URL for the first output is in the lease's `urls`."""
         body = checked(OutputUrlRequest, **_named(lease), number=number, extension=extension)
         return await self._call_held("output-url", body, OutputUrl)
 
@@ -173,10 +175,8 @@ class ControlPlane:
         provider_job_id: str,
         next_poll: Mapping[str, Any] | None = None,
     ) -> Lease | None:
-        """Complete a lease, and return the lease of `next_poll`, if it got one.
-
-        Raises `InvalidInput` if the output is missing or unreadable; the lease stays valid.
-        """
+        """Complete a lease, and return the lease that `next_poll` got, if any. Raises `InvalidInput` if the output is
+        missing or unreadable; the lease then remains valid."""
         following = {} if next_poll is None else {"next": self._poll_request(next_poll)}
         body = checked(
             CompleteRequest,
@@ -187,7 +187,7 @@ class ControlPlane:
             provider_job_id=provider_job_id,
             **following,
         )
-        # Each output is copied and checked before the answer.
+        # Each output is copied and checked before the response.
         waits = COMPLETE_SECONDS * (1 + len(more_outputs) / 50)
         answer = await self._call_held("complete", body, CompletedAnswer, waits=waits)
         return self._lease_in(answer.next) if answer.next is not None else None
@@ -221,7 +221,7 @@ class ControlPlane:
         await self._call_held("requeue", body, SettledAnswer)
 
     async def has_definitions(self, sha256: str) -> bool:
-        """Announce this worker's node definitions. Returns false if the server does not have them yet."""
+        """Announce this worker's node definitions. Returns false if the server does not yet have them."""
         return (await self._call("definitions", checked(DefinitionsQuery, sha256=sha256), KnownDefinitions)).is_known
 
     async def send_definitions(self, sha256: str, data: bytes) -> None:
@@ -235,7 +235,7 @@ class ControlPlane:
         await self._call("deregister", checked(DeregisterRequest, reason=reason), Released)
 
     async def check(self) -> None:
-        """Check that a control plane answers at this URL."""
+        """Check that a control plane responds at this URL."""
         try:
             response = await self._http.get("/healthz", timeout=ANSWER_SECONDS)
         except httpx.HTTPError as error:
@@ -260,7 +260,7 @@ class ControlPlane:
         try:
             await self._call("logs", checked(LogsRequest, lines=lines), StoredLogs)
         except ComfyRelayError as error:
-            # An administrator who still needs the lines requests them again.
+            # An administrator who still needs the lines can request them again.
             log.debug("worker.logs_not_sent", why=error.detail)
 
     def _about_devices(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class ControlPlane:
     async def _call_held(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
         """Make a call about a lease.
 
-        The lease token stays valid, so a worker whose own token was refused renews it and retries.
+        The lease token remains valid, so a worker whose own token was refused renews that token and retries.
         """
         token = self.token
         try:
@@ -323,7 +323,7 @@ class ControlPlane:
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
         found = error_from_response(response)
         if found is None or type(found) is ComfyRelayError:
-            # An answer of a proxy or a broken server is not a decision about a lease.
+            # A response from a proxy or a broken server is not a decision about a lease.
             detail = found.detail if found is not None else ""
             return ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}. {detail}".rstrip())
         return found
@@ -338,7 +338,7 @@ async def retry_until_reachable(
     first_pause_seconds: float = 0.5,
     on_pause: Callable[[ComfyRelayError, float], None] | None = None,
 ) -> T:
-    """Repeat a call with growing pauses until the control plane answers."""
+    """Repeat a call with growing pauses until the control plane responds."""
     retries = Retries(Backoff(first_seconds=first_pause_seconds, max_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Drain a worker: finish jobs that fit into the notice and requeue the others."""
+"""Drain a worker: finish jobs that can end within the notice period, and requeue the others."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -9,16 +9,16 @@ from comfyrelay.worker.host.shutdown_notices import Notice, Notices
 from comfyrelay.worker.jobs.job import JobRunner
 from comfyrelay.worker.lease import LeaseStop
 
-# Reserved at the end of the notice for requeueing and deregistering.
+# Reserved at the end of the notice period for requeueing and deregistering.
 MARGIN_SECONDS = 15.0
-# Progress counts nodes, and the last one may be the slowest, so the estimate is repeated.
+# The estimate is repeated, because progress counts nodes and the last node may be the slowest.
 RECHECK_SECONDS = 2.0
-# Requeueing takes a call or two. After this time the leases are left to expire.
+# Requeueing takes one or two calls. After this time, the leases are left to expire.
 REQUEUE_SECONDS = 8.0
 
 
 def may_finish(runner: JobRunner, notice: Notice, durations: TypicalDurations) -> bool:
-    """Return whether a job may continue after a notice. A job that has not started loses nothing by requeueing."""
+    """Whether a job may continue after a notice. A job that has not started loses nothing if it is requeued."""
     lease = runner.lease
     if notice.at_once or lease.phase in BEFORE_RUN:
         return False
@@ -36,7 +36,7 @@ def may_finish(runner: JobRunner, notice: Notice, durations: TypicalDurations) -
 async def drain(
     notice: Notice, notices: Notices, runners: Mapping[JobRunner, asyncio.Task[None]], durations: TypicalDurations
 ) -> Notice:
-    """Finish or requeue every job, and cancel the jobs that take too long. Returns the last notice."""
+    """Finish or requeue every job, and cancel jobs that take too long. Returns the last notice."""
     while unfinished := {runner: task for runner, task in runners.items() if not task.done()}:
         for runner in unfinished:
             if not may_finish(runner, notice, durations):
@@ -56,10 +56,8 @@ async def drain(
 
 
 async def _wait_for_change(notice: Notice, notices: Notices, tasks: Collection[asyncio.Task[None]]) -> Notice | None:
-    """Wait until a job ends, a newer notice arrives, or it is time to check again.
-
-    Returns the current notice, or `None` when the time is up.
-    """
+    """Wait until a job ends, a newer notice arrives or the next check is due. Returns the current notice, or `None`
+    when the time is up."""
     seconds = notice.seconds_left
     if notice.at_once or (seconds is not None and seconds <= _margin(notice)):
         return None

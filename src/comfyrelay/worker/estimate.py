@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 
-# With this weight of the last run, the average follows a change of models within a few runs and ignores one outlier.
+# Weight of the last run. The average follows a change of models within a few runs, but a single outlier has little
+# effect.
 WEIGHT = 0.3
 MAX_WORKFLOWS = 1000
 
@@ -12,11 +13,11 @@ def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> f
 
     `progress` is between 0 and 1, and 0 means unknown. Because it counts nodes and steps, it can run ahead (loaders are
     fast, samplers slow) or behind (a model on a cold disk). `typical` is the average for this workflow, whose runs may
-    differ in length. The larger of both estimates counts: requeueing too early loses the run, and being cut off loses
-    the run and the notice.
+    differ in length. The larger estimate is used: requeueing too early loses the run, but being cut off loses the run
+    and the notice period.
 
-    A run that has exceeded the typical time is estimated from its progress alone. Without progress, the remaining time
-    is the time by which it is already late.
+    A run that has exceeded the typical time is estimated from its progress alone. Without progress, its remaining time
+    is estimated as the time by which it is late.
     """
     if progress >= 1:
         return 0.0
@@ -26,7 +27,7 @@ def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> f
 
 
 def fits(seconds_left: float | None, notice_seconds: float | None, *, margin: float) -> bool:
-    """Return whether a run may continue. `margin` is reserved for storing its output and deregistering."""
+    """Whether a run may continue. `margin` is reserved for storing the output and deregistering."""
     if notice_seconds is None:
         return True
     return seconds_left is not None and seconds_left + margin <= notice_seconds

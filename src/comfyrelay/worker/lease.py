@@ -1,4 +1,4 @@
-"""A leased job as this worker holds it."""
+"""A leased job in the worker that holds it."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class LeaseStop(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewTarget:
-    """The URL that accepts previews of a job, until this time of the monotonic clock."""
+    """The URL that accepts previews of a job. `until` is a time of the monotonic clock."""
 
     url: str
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Lease:
 
     job: LeasedJob
     urls: Urls
-    # The number of jobs that still waited when this one was leased, if known.
+    # The number of jobs that were still waiting when this job was leased, if known.
     more_waiting: int = 0
     # The time of the lease on the monotonic clock.
     received_at: float = field(default_factory=time.monotonic)
@@ -58,7 +58,7 @@ class Lease:
     server: str | None = None
     # Set while a user watches the job.
     preview: PreviewTarget | None = None
-    # Notified when a user starts watching.
+    # Set when a user starts watching.
     watched: Wakeup = field(default_factory=Wakeup)
     # Details of the run for every report. Names that start with _ stay on this machine.
     about: dict[str, Any] = field(default_factory=dict)
@@ -106,14 +106,12 @@ class Lease:
 
     @property
     def preview_seconds(self) -> float:
-        """Seconds for which a user is known to watch."""
+        """Number of seconds for which a user is known to be watching."""
         return self.preview.seconds_left if self.preview is not None else 0.0
 
     def request_stop(self, why: LeaseStop) -> None:
-        """Request a stop.
-
-        The first reason counts, except that a lost lease overrides it: then nothing may be reported.
-        """
+        """Request a stop. The first reason is kept, but a lost lease overrides it, because then nothing may be
+        reported."""
         if self.stop is None or why is LeaseStop.LOST:
             self.stop = why
         self.stopped.set()

@@ -12,7 +12,7 @@ LONGEST_LINE = 4000
 
 
 class LogTail:
-    """A structlog processor that keeps the last lines. It must come after the one that hides secrets."""
+    """A structlog processor that keeps the last lines. It must come after the processor that hides secrets."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
@@ -25,7 +25,7 @@ class LogTail:
         """Return the newest lines within the size limit, oldest first."""
         lines: list[str] = []
         bytes_left = MAX_LOG_BYTES
-        # Other threads log too, so iterate over a copy.
+        # Iterate over a copy, because other threads may log at the same time.
         for line in reversed(list(self._lines)):
             bytes_left -= len(line.encode())
             if bytes_left < 0:

@@ -27,15 +27,15 @@ from comfyrelay.worker.settings import Provider
 OUTCOMES = ("completed", "failed", "requeued", "lost")
 DIRECTIONS = ("download", "upload")
 PROVIDERS: tuple[str, ...] = get_args(Provider)
-# From an upscale to a long video.
+# Seconds, from an upscale to a long video.
 BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
-# A scrape waits this long for a busy event loop.
+# How long a scrape waits for a busy event loop.
 READ_SECONDS = 2.0
 
 
 @dataclass
 class _Snapshot:
-    """The state of a worker when it was last read."""
+    """The state of a worker at the last scrape."""
 
     held: Counts[str] = field(default_factory=Counts)
     online: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class _Snapshot:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_bytes: int = 0
-    # The number of running ComfyUI processes on each GPU, and why it last changed.
+    # The number of running ComfyUI processes on each GPU, and the reason for its last change.
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PROVIDERS, 0.0))
 
@@ -193,7 +193,7 @@ class _LiveCollector(Collector):
                 done.set_result(None)
 
         if self._loop is not None:
-            # If the loop is closed or busy, the last values are returned.
+            # If the loop is closed or busy, return the last values.
             with suppress(RuntimeError, TimeoutError):
                 self._loop.call_soon_threadsafe(read)
                 done.result(READ_SECONDS)

@@ -25,14 +25,15 @@ from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-# A poll that is answered sooner without a job is followed by a pause: this worker is draining, or the server is
+# A poll that returns sooner without a job is followed by a pause, because this worker is draining or the server is
 # stopping.
 SOONEST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextPoll:
-    """A poll that goes with the completion of a lease. Call `answered` with its lease, or `lost` without an answer."""
+    """A poll that is sent with the completion of a lease. Call `answered` with the new lease, or `lost` without a
+    response."""
 
     request: Mapping[str, Any]
     answered: Callable[[Lease | None], None]
@@ -40,8 +41,8 @@ class NextPoll:
 
 
 class Poller:
-    """Polls for jobs. `capacity` returns the free capacity, without one lease if given; `changed` wakes the poller when
-    it may have changed."""
+    """Polls for jobs. `capacity` returns the free capacity, not counting the given lease. Call `changed` when the
+    capacity may have changed."""
 
     def __init__(
         self,
@@ -62,12 +63,12 @@ class Poller:
         self._register = register
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
-        # The ids of unanswered polls are sent again, so that the control plane repeats a lost answer.
+        # The ids of unanswered polls. They are sent again, so that the control plane repeats a lost response.
         self._unanswered: list[str] = []
         self._was_dropped = False
         self._paused_until = 0.0
         self._more_waiting = 0
-        # The restarts of ComfyUI that the control plane knows of.
+        # The restarts of ComfyUI that have been reported to the control plane.
         self._sent_restarts: Mapping[str, int] = {}
         # The start of the pending poll.
         self._polling_since: float | None = None
@@ -75,9 +76,9 @@ class Poller:
 
     @property
     def more_waiting(self) -> int:
-        """How many jobs were waiting for this worker at the last answer."""
+        """Number of jobs that were waiting for this worker at the last response."""
         since = self._polling_since
-        # If one were still waiting, the pending poll would have been answered by now.
+        # If a job were still waiting, the pending poll would have returned by now.
         is_parked = since is not None and asyncio.get_running_loop().time() - since > SOONEST_SECONDS
         return 0 if is_parked else self._more_waiting
 
@@ -85,7 +86,7 @@ class Poller:
         self._changed.set()
 
     def pause(self, seconds: float) -> None:
-        """Stop polling for a while, and drop the pending poll."""
+        """Stop polling for this time, and drop the pending poll."""
         loop = asyncio.get_running_loop()
         self._paused_until = loop.time() + seconds
         loop.call_later(seconds, self.changed)
@@ -94,12 +95,12 @@ class Poller:
     def next_poll(self, ended: Lease) -> NextPoll | None:
         """Return a poll to send with the completion of this lease, if the poller would poll right after it.
 
-        The answer to the completion must not wait, so this poll does not wait either.
+        The poll does not wait for a job, because the response to the completion must not be delayed.
         """
         is_needed = not (self._is_polling or self._is_paused or self._unanswered) and self._capacity(None) is None
         if not is_needed or self._control.server_protocol < MIN_NEXT_PROTOCOL:
             return None
-        # Changes are sent with a poll of the poller itself, which notes that they were received.
+        # Changes are sent in one of the poller's own polls, which record that the changes were received.
         if self._has_restarted(self._servers.restarts()) or self._capabilities.changes is not None:
             return None
         if (capacity := self._capacity(ended)) is None:
@@ -127,7 +128,7 @@ class Poller:
                 log.warning("worker.token_refused")
                 await self._register(token)
             except Forbidden as error:
-                # The worker is revoked, but an administrator may restore it.
+                # The worker is revoked, but an administrator may restore it later.
                 log.warning("worker.forbidden", why=error.detail)
                 pause = LONGEST_PAUSE_SECONDS
             except TooManyRequests as error:
@@ -157,7 +158,7 @@ class Poller:
             await self._changed.wait()
 
     async def _poll(self, capacity: Capacity) -> bool:
-        """Poll once. Returns false if the answer was empty and came too soon for a long poll."""
+        """Poll once. Returns false if the response was empty and arrived too soon for a long poll."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         if not self._unanswered:
@@ -210,7 +211,8 @@ class Poller:
     async def _wait_for_answer(
         self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, sent: Mapping[str, Any] | None
     ) -> bool:
-        """Wait for the answer. Returns false if the poll is outdated because capacity or capabilities have changed."""
+        """Wait for the response. Returns false if the poll is outdated because capacity or capabilities have
+        changed."""
         while not polling.done():
             waking = asyncio.create_task(self._changed.wait())
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
@@ -221,10 +223,8 @@ class Poller:
         return True
 
     def _is_outdated(self, capacity: Capacity) -> bool:
-        """Return whether the pending poll no longer matches the capacity.
-
-        Temporary lack of capacity is no reason to drop it: dropping a poll may requeue a lease for nothing.
-        """
+        """Whether the pending poll no longer matches the capacity. A temporary lack of capacity is no reason to drop
+        the poll, which could requeue a lease needlessly."""
         if self._is_paused or any(not self._servers.slots(name) for name in capacity.providers):
             return True
         now = self._capacity(None)

@@ -24,11 +24,11 @@ from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
-# A worker whose ComfyUI starts sooner registers when it can run jobs.
+# A worker whose ComfyUI starts sooner registers only when it can run jobs.
 QUICK_START_SECONDS = 3.0
 # Pause before registering again with a full fleet or a taken name.
 RETRY_SECONDS = 30.0
-# A stopping process waits this long for the answer to its registration.
+# How long a stopping process waits for the response to its registration.
 ANSWER_SECONDS = 5.0
 
 
@@ -49,8 +49,8 @@ class Registrar:
     async def register(self, details: Mapping[str, Any], *, is_at_work: bool = False) -> bool:
         """Register. Returns false if this worker is revoked.
 
-        Waits where waiting can help and raises `ConfigurationError` where only the operator can. Leases of an earlier
-        process are requeued, unless it `is_at_work` on some.
+        Waits if waiting can help, and raises `ConfigurationError` if only the operator can help. Leases of an earlier
+        process are requeued, unless this process `is_at_work` on some leases.
         """
         if not await self.deregister_earlier():
             return False
@@ -77,7 +77,7 @@ class Registrar:
         try:
             await retry_until_reachable(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
         except Forbidden as error:
-            # The worker is revoked. Keep the token in case an administrator restores it.
+            # The worker is revoked. Keep the token in case an administrator restores the worker.
             log.warning("worker.forbidden", why=error.detail)
             return False
         except (Unauthorized, NotFound):
@@ -91,7 +91,7 @@ class Registrar:
         self._state.delete_token()
 
     def require_settings(self) -> None:
-        """Raise `ConfigurationError` for missing settings before waiting for any server."""
+        """Raise `ConfigurationError` if required settings are missing."""
         if missing := missing_in(self._settings):
             raise ConfigurationError(" ".join(missing))
 
@@ -106,7 +106,7 @@ class Registrar:
                 raise
 
     async def dry_run(self, details: Mapping[str, Any]) -> WouldRegister:
-        """Check what registering would return, without registering."""
+        """Return the result that registering would have, without registering."""
         return await self._control.check_registration(await self._proof(), self._details(details))
 
     async def _register(self, details: Mapping[str, Any]) -> Registered:
@@ -123,7 +123,7 @@ class Registrar:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _send(self, details: Mapping[str, Any]) -> Registered:
-        """Register once, shielded from cancellation: without the returned token this process could not deregister."""
+        """Register once, shielded from cancellation: without the returned token, this process could not deregister."""
         proof = await self._proof()
         call = asyncio.ensure_future(self._control.register(proof, {**details, **self._key()}))
         try:
@@ -138,7 +138,7 @@ class Registrar:
         try:
             return {"registration_key": self._state.registration_key()}
         except OSError as error:
-            # An unsaved key would be useless.
+            # A key that cannot be saved is useless.
             log.error("worker.key_not_saved", why=str(error))
             return {}
 
@@ -187,7 +187,7 @@ def missing_in(settings: WorkerSettings) -> list[str]:
 
 
 def explain(error: ComfyRelayError, settings: WorkerSettings, control: ControlPlane) -> str:
-    """Explain why the control plane refuses this worker, and what to do."""
+    """Explain why the control plane refuses this worker, and what the operator can do."""
     fleet = f"{settings.fleet_stage} fleet {settings.fleet_slug!r}"
     match error:
         case Unauthorized():
@@ -231,7 +231,7 @@ def _log_once() -> Callable[[ComfyRelayError, float], None]:
 async def wait_online(
     online: asyncio.Event, *, prepare: Coroutine[Any, Any, None], report: Coroutine[Any, Any, None]
 ) -> None:
-    """Wait until a server is usable. If that takes long, `prepare` for the wait, and `report` it meanwhile."""
+    """Wait until a server is usable. During a longer wait, first run `prepare`, then `report`."""
     try:
         async with asyncio.timeout(QUICK_START_SECONDS):
             await online.wait()
@@ -241,7 +241,7 @@ async def wait_online(
         try:
             await asyncio.wait({reporting, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if reporting.done():
-                # A worker that may not register raises. The worker of a desk reports nothing.
+                # Raises an error if the worker may not register. A desk's worker reports nothing.
                 reporting.result()
             await waiting
         finally:

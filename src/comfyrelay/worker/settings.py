@@ -247,7 +247,7 @@ class WorkerSettings(ManagedSettings):
 
     @property
     def providers(self) -> list[Provider]:
-        """Where jobs run. A Comfy Cloud key alone means no local ComfyUI."""
+        """The providers that run jobs. If only a Comfy Cloud key is set, there is no local ComfyUI."""
         if self.comfy_providers:
             return self.comfy_providers
         has_comfyui = self.comfyui_dir is not None or "comfyui_base_url" in self.model_fields_set
@@ -269,7 +269,7 @@ class WorkerSettings(ManagedSettings):
         return self.metadata_url not in NO_METADATA
 
     def gpu_of(self, number: int) -> str | None:
-        """Return the GPU of the address at this index, if several addresses share it."""
+        """Return the GPU of the address at this index, if several addresses share GPUs."""
         return self.comfyui_gpus[number % len(self.comfyui_gpus)] if self.comfyui_gpus else None
 
     def folder_of(self, url: str) -> Path | None:
@@ -281,10 +281,8 @@ class WorkerSettings(ManagedSettings):
 
 
 def _check_address(url: str) -> None:
-    """Check with both parsers, because each rejects what the other accepts.
-
-    The message omits the address: it may contain a password.
-    """
+    """Check with both parsers, because each rejects addresses that the other accepts. The message omits the address,
+    which may contain a password."""
     try:
         parts = urlsplit(url)
         is_valid = bool(parts.hostname and httpx.URL(url).host) and parts.port != 0

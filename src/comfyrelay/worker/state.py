@@ -37,7 +37,7 @@ class HeldLease(BaseModel):
 
 
 class _UnfinishedFile(BaseModel):
-    """An unanswered upload, which has a folder, or an unfinished run, whose id is the file name."""
+    """An unanswered upload, which has a folder, or an unfinished run, whose id is the name of the file."""
 
     server: str
     folder: str | None = None
@@ -91,7 +91,7 @@ class StateFolder:
     def registration_key(self) -> str:
         """Return a stable key for this folder.
 
-        The key is saved before its first use. Otherwise a lost answer would leave a worker id that cannot be used.
+        The key is saved before its first use. Otherwise, a lost response would leave a worker id that cannot be used.
         """
         if (saved := _read(self._key, "key")) is not None:
             return saved
@@ -119,8 +119,8 @@ class StateFolder:
         output: Mapping[str, Any] | None = None,
         is_settled: bool = False,
     ) -> None:
-        """Save a lease and its progress. An output survives a power failure, so that it is not copied twice."""
-        # Writing a small file to the page cache is faster than using a thread, and keeps the order.
+        """Save a lease and its progress. A saved output survives a power failure, so that it is not copied twice."""
+        # Not in a thread: writing a small file to the page cache is faster, and the order is kept.
         held = HeldLease(
             job=lease.job,
             urls=lease.urls,
@@ -133,12 +133,12 @@ class StateFolder:
         _write(self._entry(lease.name), json.dumps(held.model_dump(mode="json")), is_durable=output is not None)
 
     def forget(self, lease: Lease) -> None:
-        """Delete everything about an ended lease."""
+        """Delete all files about a lease that has ended."""
         files.remove(self._entry(lease.name), missing_ok=True)
         shutil.rmtree(self.work / lease.name, ignore_errors=True)
 
     def held_leases(self) -> list[HeldLease]:
-        """Return the leases that an earlier process held."""
+        """Return the leases of an earlier process."""
         leases = []
         for path in sorted(self._held.glob("*.json")):
             try:
@@ -159,7 +159,8 @@ class StateFolder:
         return [(entry.server, name) for name, entry in self._unfinished_entries() if entry.folder is None]
 
     def record_upload(self, server: str, folder: str) -> None:
-        """Record that a server may still write a file into a job's folder. Both names are safe in a file name."""
+        """Record that a server may still write a file into a job's folder. The server and folder names are safe in file
+        names."""
         _write(self._upload(server, folder), json.dumps({"server": server, "folder": folder}))
 
     def forget_upload(self, server: str, folder: str) -> None:
@@ -191,5 +192,5 @@ def _read(path: Path, name: str) -> str | None:
 
 
 def _write(path: Path, text: str, *, is_durable: bool = False) -> None:
-    """Write a file atomically. Only the owner may read it, because it contains a token or user text."""
+    """Write a file atomically. It contains a token or user text, so only the owner may read it."""
     atomic.write(path, text.encode(), mode=0o600, is_durable=is_durable)

@@ -13,7 +13,7 @@ _HEADER = re.compile(r"([0-9A-Za-z.+!-]{1,50}); protocol=([0-9]{1,9})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerVersion:
-    """A server without the header is older than the header."""
+    """The version of a server, from a response header that older servers do not send."""
 
     version: str | None
     protocol: int
@@ -24,7 +24,7 @@ class ServerVersion:
         return cls(version=found[1], protocol=int(found[2])) if found else cls(version=None, protocol=0)
 
     def difference(self, url: str) -> str | None:
-        """Say which side is older, and what to do; `None` if both have the same version."""
+        """Return a sentence about the older side and what to do; `None` if both have the same version."""
         own, other = _order(__version__, PROTOCOL), _order(self.version, self.protocol)
         if own == other:
             return None

@@ -1,4 +1,4 @@
-"""Random seeds: -1 in a seed input of a graph stands for a new random seed."""
+"""Random seeds: -1 in a seed input of a graph means a new random seed."""
 
 import secrets
 

@@ -219,7 +219,7 @@ class GpuMemory:
             error.retry_after_seconds = CROWDED_SECONDS
 
     def on_other_gpus(self, tried: Collection[str], members: Collection[Member]) -> list[Member]:
-        """Return the servers whose GPU is not one of those that were tried."""
+        """Return the servers whose GPU has not been tried."""
         gpus = {_gpu_key(member) for member in members if member.id in tried}
         return [member for member in members if _gpu_key(member) not in gpus]
 

@@ -1,1 +1,1 @@
-"""The Comfy API v2, as Comfy Cloud serves it: it refuses whatever its contract does not contain."""
+"""The Comfy API v2 as served by Comfy Cloud. Requests that are not in its contract are refused."""

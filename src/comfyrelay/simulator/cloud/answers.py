@@ -1,4 +1,4 @@
-"""Errors and times as the Comfy API has them."""
+"""Errors and times in the format of the Comfy API."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +7,7 @@ from aiohttp import web
 
 
 class Refused(Exception):
-    """The request is refused with this status and code."""
+    """A request is refused with this status and code."""
 
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The routes of the Comfy API v2 and the file store it redirects clients to."""
+"""The routes of the Comfy API v2, and the file store for its redirects."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ class CloudApi:
 
     def app(self) -> web.Application:
         app = web.Application(
-            # An upload over the limit gets a 422, so the server's own limit must be higher.
+            # An upload over the limit gets a 422, so the web server's own limit must be higher.
             client_max_size=2 * LARGEST_UPLOAD,
             middlewares=[
                 check_host(self._process.options.host),
@@ -68,7 +68,7 @@ class CloudApi:
             graph = self._assets.fill(body["workflow"])
             outputs = self._checked(graph)
         except Refused:
-            # A refused submission releases its key.
+            # After a refused submission, its key can be used again.
             self._jobs.keys.discard(key or "")
             raise
         if self._process.misbehaviours.take(ErrorBeforeQueueing, classes_of(graph)):
@@ -110,7 +110,7 @@ class CloudApi:
             number=self._process.queue.counter,
             prompt_id=job.id,
             graph=graph,
-            # Each job has an owner, so that cached outputs are reported.
+            # Each job has a client id, so that cached outputs are reported.
             extra_data={**extra_data, "client_id": job.id},
             outputs=outputs,
         )
@@ -136,7 +136,7 @@ class CloudApi:
                 text = ": still here\n\n" if event is None else f"event: {event[0]}\ndata: {json.dumps(event[1])}\n\n"
                 await response.write(text.encode())
         except (ClientConnectionResetError, ConnectionError):
-            # The client has left.
+            # The client has disconnected.
             return response
         return response
 
@@ -148,7 +148,7 @@ class CloudApi:
 
 
 async def _submission(request: web.Request) -> dict[str, Any]:
-    """Return the body of a submission, if it has only what the contract names."""
+    """Return the body of a submission, if it contains only fields of the contract."""
     try:
         body = await request.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Assets of the simulated service: uploads and outputs, and the file store that downloads are redirected to."""
+"""Assets of the simulated service: uploads and outputs, and the file store for redirected downloads."""
 
 import secrets
 import shutil
@@ -40,7 +40,7 @@ class Assets:
         self._process = process
         self._store = store
         self.by_id: dict[str, Asset] = {}
-        # The files of signed URLs, by token.
+        # The files of signed URLs by token.
         self._signed: dict[str, Path] = {}
 
     def routes(self) -> list[web.RouteDef]:
@@ -140,7 +140,7 @@ class Assets:
         }
 
     def fill(self, graph: dict[str, Any]) -> dict[str, Any]:
-        """Return a graph in which each reference to an asset is the name of its file."""
+        """Return the graph with each reference to an asset replaced by the name of its file."""
         return {node_id: self._filled(node) for node_id, node in graph.items()}
 
     def _filled(self, node: Any) -> Any:

@@ -24,7 +24,7 @@ class CloudJob:
     graph: dict[str, Any]
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     created_at: float = field(default_factory=time.time)
-    # A state that the queue does not know: canceled before the run, or forced by a misbehaviour.
+    # A state that is not in the queue: canceled before the run, or forced by a misbehaviour.
     fixed_state: str | None = None
     error_message: str | None = None
     is_canceling: bool = False
@@ -44,7 +44,7 @@ class CloudJobs:
         self._process = process
         self._assets = assets
         self.by_id: dict[str, CloudJob] = {}
-        # A key stays here once its submission may have created a job.
+        # Keys whose submission may have created a job.
         self.keys: set[str] = set()
 
     def add(self, job: CloudJob) -> None:
@@ -52,7 +52,7 @@ class CloudJobs:
         self._process.sockets.observe(job.id, lambda kind, data: self._on_message(job, kind, data))
 
     def cancel(self, job: CloudJob) -> None:
-        """Cancel a job in any state. Nothing happens if it has ended."""
+        """Cancel a job in any state. Does nothing if it has ended."""
         if self._process.queue.delete(job.id):
             job.fixed_state = "canceled"
         elif self.state(job) == "running" and self._process.interrupt(job.id):
@@ -91,7 +91,8 @@ class CloudJobs:
         }
 
     async def events(self, job: CloudJob) -> AsyncIterator[tuple[str, dict[str, Any]] | None]:
-        """Yield the current snapshot, then every change until the job has ended; `None` if it is quiet."""
+        """Yield the current snapshot, then every change until the job has ended; `None` if there is no change for some
+        time."""
         stream: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         job.streams.add(stream)
         try:

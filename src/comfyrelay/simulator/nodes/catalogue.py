@@ -8,7 +8,7 @@ from typing import Any
 from comfyrelay.simulator.nodes.definitions import ChoiceSource, NodeDefinition
 from comfyrelay.simulator.options import Options
 
-# The choices of these inputs come from this server instead of the recording.
+# The choices of these inputs come from this server rather than the recording.
 _LISTED = {
     "CheckpointLoaderSimple": ("ckpt_name", ChoiceSource.CHECKPOINTS),
     "LoraLoader": ("lora_name", ChoiceSource.LORAS),
@@ -37,12 +37,12 @@ DEFINITIONS: Mapping[str, NodeDefinition] = {
 }
 
 
-# Nodes that ComfyUI got after 0.7.0.
+# Nodes that were added to ComfyUI after 0.7.0.
 _NEWER = frozenset({"SaveText"})
 
 
 def definitions_of(options: Options) -> Mapping[str, NodeDefinition]:
-    """Return the node classes that the simulated version has."""
+    """Return the node classes of the simulated version."""
     if options.is_current:
         return DEFINITIONS
     return {class_type: definition for class_type, definition in DEFINITIONS.items() if class_type not in _NEWER}

@@ -1,4 +1,4 @@
-"""Node classes as `/object_info` describes them: inputs and outputs."""
+"""Inputs and outputs of node classes, as in `/object_info`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Listings = Mapping[ChoiceSource, Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeDefinition:
-    """`described` is the entry in `/object_info`. `listing` provides the choices of the input `listed`."""
+    """`described` is the class's entry in `/object_info`. `listing` provides the choices of the input `listed`."""
 
     described: Mapping[str, Any]
     required: Mapping[str, InputSpec]
@@ -36,7 +36,7 @@ class NodeDefinition:
 
     @property
     def file_input(self) -> str | None:
-        """The input that names an existing file."""
+        """The name of the input for an existing file."""
         return None if self.listing in _MODELS else self.listed
 
     @property
@@ -44,7 +44,7 @@ class NodeDefinition:
         return "" if self.listing is None else self.listing.value
 
     def inputs(self, listings: Listings) -> dict[str, InputSpec]:
-        """Return the inputs that a graph may set, required ones first."""
+        """Return the inputs that a graph may set, required inputs first."""
         inputs = {**self.required, **self.optional}
         if self.listed is not None and self.listing is not None:
             spec, names = inputs[self.listed], list(listings[self.listing])

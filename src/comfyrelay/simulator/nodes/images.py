@@ -88,7 +88,7 @@ def add_noise(_context: NodeContext, *, image: Images, seed: int, strength: floa
     source = random.Random(seed)
 
     def change(picture: Image.Image) -> Image.Image:
-        # Generate it row by row, because the generator holds the GIL.
+        # Generate the noise row by row, because the generator holds the GIL.
         rows = (source.randbytes(picture.width * 3) for _ in range(picture.height))
         noise = Image.frombytes("RGB", picture.size, b"".join(rows))
         scaled = noise.point([int(value * strength) for value in range(256)] * 3)

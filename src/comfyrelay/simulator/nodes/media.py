@@ -17,7 +17,7 @@ Images = list[Image]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Audio:
-    """Decoded audio. It stays in frames, because no node needs single samples."""
+    """Decoded audio. Kept as frames, because no node needs individual samples."""
 
     frames: Sequence[AudioFrame]
     sample_rate: int
@@ -33,7 +33,7 @@ class VideoComponents:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SimulatedVideo:
-    """A video from a file, decoded on demand, or from components."""
+    """A video from a file (decoded on demand) or from components."""
 
     source: Path | VideoComponents
 

@@ -1,4 +1,4 @@
-"""Nodes that make and save 3D models. Every model is a cube."""
+"""Nodes that create and save 3D models. Every model is a cube."""
 
 import json
 import struct

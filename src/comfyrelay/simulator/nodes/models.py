@@ -18,13 +18,13 @@ LATENT_SCALE = 8
 SHAPES = 12
 SAMPLER = "KSampler"
 PREVIEW_SIDE = 256
-# The share of the new image when a sampler changes an existing one.
+# The proportion of the new image when a sampler changes an existing image.
 DENOISE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """`sampled_with` are the sampler inputs, empty before sampling. `pixels` are the source images, if any."""
+    """`sampled_with` are the sampler inputs (empty before sampling). `pixels` are the source images, if any."""
 
     width: int
     height: int
@@ -111,12 +111,12 @@ def _decode_one(rng: random.Random, latent: Latent, index: int) -> Image.Image:
 
 
 def steps_of(class_type: str, inputs: Mapping[str, Any]) -> int:
-    """Return the number of steps that a node reports. It is 0 unless the node is a sampler."""
+    """Return the number of steps that a node reports; 0 unless the node is a sampler."""
     return int(inputs["steps"]) if class_type == SAMPLER else 0
 
 
 def sampler_preview(inputs: Mapping[str, Any], part: float) -> bytes:
-    """Return the preview of a partly sampled image: a small JPEG that gets clearer."""
+    """Return the preview of a partly sampled image: a small JPEG that becomes clearer with each step."""
     latent: Latent = inputs["latent_image"]
     scale = PREVIEW_SIDE / max(latent.width, latent.height)
     small = Latent(max(1, round(latent.width * scale)), max(1, round(latent.height * scale)), 1, ("",))

@@ -21,9 +21,9 @@ class NodeContext:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeResult:
     outputs: tuple[Any, ...] = ()
-    # The client gets this message, such as {"images": [...]}.
+    # The message for the client, such as {"images": [...]}.
     ui: Mapping[str, Any] | None = None
-    # These PNGs are only sent over the WebSocket.
+    # PNGs that are sent only over the WebSocket.
     websocket_images: tuple[bytes, ...] = ()
 
 
@@ -31,7 +31,7 @@ NodeFunction = Callable[..., NodeResult]
 
 
 def check_memory(width: int, height: int, count: int) -> None:
-    """Refuse a batch that a real server could not allocate, before Pillow tries."""
+    """Refuse a batch that a real server could not allocate, before Pillow tries to allocate it."""
     size = width * height * count * _BYTES_PER_PIXEL
     if size > LARGEST_BATCH_BYTES:
         raise RuntimeError(

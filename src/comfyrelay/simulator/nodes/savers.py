@@ -14,7 +14,7 @@ from comfyrelay.simulator.nodes.media import Images
 from comfyrelay.simulator.nodes.results import NodeContext, NodeFunction, NodeResult
 
 _WEBP_METHODS = {"default": 4, "fastest": 0, "slowest": 6}
-# Prefixes may name the size of an image, which other files do not have.
+# Prefixes may contain the size of an image, which other files do not have.
 NO_SIZE = (0, 0)
 _EXIF_MODEL = 0x0110
 _EXIF_MAKE = 0x010F
@@ -93,7 +93,7 @@ def _save_animation(
 
 def _png(image: Image.Image) -> bytes:
     file = BytesIO()
-    # Like ComfyUI, this PNG does not contain the graph.
+    # As in ComfyUI, this PNG does not contain the graph.
     image.save(file, "PNG", compress_level=1)
     return file.getvalue()
 

@@ -1,4 +1,4 @@
-"""Nodes that make and save sounds, with PyAV."""
+"""Nodes that create and save sounds, with PyAV."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -10,18 +10,18 @@ from aiohttp.typedefs import Handler, Middleware
 
 from comfyrelay.http_client import is_loopback, origin_parts
 
-# The user name in front of the secret. It has no meaning.
+# The user name in front of the secret, which has no meaning.
 USER = "simulator"
 
 
 def check_host(listen_host: str) -> Middleware:
-    """Refuse requests under foreign host names: a page of another site may have rebound its name to this address."""
+    """Refuse requests with other host names, because another site may have rebound its name to this address."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = origin_parts(f"//{request.headers.get('Host', '')}").hostname or ""
         if not (is_loopback(host) if is_loopback(listen_host) else _cannot_be_rebound(host)):
-            text = "This simulator does not answer under that host name. Use its address, such as 127.0.0.1."
+            text = "This simulator does not accept requests for that host name. Use its address, such as 127.0.0.1."
             return web.Response(status=403, text=text)
         return await handler(request)
 
@@ -29,7 +29,7 @@ def check_host(listen_host: str) -> Middleware:
 
 
 def check_secret(secret: str) -> Middleware:
-    """Require the secret as a password, or as the first part of the path for programs that only know an address."""
+    """Require the secret as a password, or as the first part of the path for programs that accept only an address."""
     wanted, prefix = b"Basic " + b64encode(f"{USER}:{secret}".encode()), f"/{secret}/".encode()
 
     @web.middleware
@@ -44,7 +44,7 @@ def check_secret(secret: str) -> Middleware:
 
 
 def _cannot_be_rebound(host: str) -> bool:
-    """Whether a host is an address, or a name that no public name server answers for."""
+    """Whether a host is an address, or a name that public name servers do not resolve."""
     try:
         ip_address(host)
     except ValueError:

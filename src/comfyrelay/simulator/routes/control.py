@@ -24,7 +24,7 @@ def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
         process.log.requests.append(Received(request.method, request.path))
         if slow := process.misbehaviours.take(SlowHttp, matching=lambda what: request.path.startswith(what.path)):
             if not request.content_type.startswith("multipart/"):
-                # A client that hangs up has sent its request nevertheless.
+                # A client that disconnects has sent its request anyway.
                 await request.read()
             await asyncio.sleep(slow.what.seconds)
         if refuse := process.misbehaviours.take(Refuse, matching=lambda what: _matches(request, what)):
@@ -40,7 +40,7 @@ def _matches(request: web.Request, what: Refuse) -> bool:
 
 @web.middleware
 async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests of another origin's browser page."""
+    """Refuse requests from browser pages of another origin."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if host and origin and not _is_allowed_origin(host, origin):
         return web.Response(status=403)
@@ -51,7 +51,7 @@ def _refusal(what: Refuse) -> web.Response:
     headers = {} if what.retry_after is None else {"Retry-After": str(what.retry_after)}
     if what.error_type is None:
         return web.Response(status=what.status, text=what.message, headers=headers)
-    # ComfyUI names the kind of an error `type`, the Comfy API `code`.
+    # The kind of an error is called `type` by ComfyUI, and `code` by the Comfy API.
     error = {"type": what.error_type, "code": what.error_type, "message": what.message}
     body = {"error": error}
     return web.json_response(body, status=what.status, headers=headers)

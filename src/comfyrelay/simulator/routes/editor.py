@@ -16,7 +16,7 @@ _MAX_HEADER_BYTES = 1024**2
 
 
 class EditorRoutes:
-    """As without `--multi-user`, there is one user, whose settings are in `user/default`."""
+    """As in ComfyUI without `--multi-user`, there is one user, whose settings are in `user/default`."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
@@ -39,7 +39,7 @@ class EditorRoutes:
         ]
 
     async def extensions(self, _request: web.Request) -> web.Response:
-        # Without an editor there are no scripts of its own.
+        # There are no scripts of the editor itself, because there is no editor.
         return web.json_response([f"/extensions/{name}/script.js" for name in self._process.options.packs])
 
     async def users(self, _request: web.Request) -> web.Response:
@@ -86,7 +86,7 @@ class EditorRoutes:
         return web.Response(status=404) if metadata is None else web.json_response(metadata)
 
     def _model(self, folder: str, name: str) -> Path | None:
-        """Return the place of a listed model. Its files exist only if someone has put them there."""
+        """Return the path of a listed model. The file exists only if someone has created it."""
         is_listed = name in self._process.options.models.get(folder, ())
         return self._process.folders.base / "models" / folder / name if is_listed else None
 

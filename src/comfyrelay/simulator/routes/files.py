@@ -15,7 +15,7 @@ from comfyrelay.simulator.folders import safe_join, split_kind
 from comfyrelay.simulator.misbehaviour import LostFile
 from comfyrelay.simulator.process import SimulatedProcess
 
-# Browsers would execute these, so ComfyUI hides their type.
+# Browsers would execute files of these types, so ComfyUI hides the type.
 _UNSAFE_TYPES = frozenset({"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"})
 
 
@@ -58,7 +58,7 @@ class FileRoutes:
         if path is None:
             return web.Response(status=400)
         if not _is_plain(image.filename):
-            # ComfyUI answers 500 to most of these names.
+            # ComfyUI returns 500 for most of these names.
             return web.Response(status=400, text="Name the file without a path. Name its folder in `subfolder`.")
         content = image.file.read()
         try:
@@ -76,7 +76,7 @@ class FileRoutes:
         try:
             source = self._find(original["filename"], original.get("type", "output"), original.get("subfolder"))
         except _Refused:
-            # ComfyUI answers 200 anyway and writes nothing.
+            # ComfyUI returns 200 anyway and writes nothing.
             return
         if source.is_file():
             with Image.open(source) as picture, Image.open(BytesIO(content)) as mask:
@@ -128,7 +128,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name has no folder or drive, on any system."""
+    """Whether a name has no folder or drive on any operating system."""
     return PureWindowsPath(name).name == name and name not in ("", ".", "..")
 
 

@@ -37,7 +37,7 @@ class InfoRoutes:
         return web.json_response(self._process.features)
 
     async def node_replacements(self, _request: web.Request) -> web.Response:
-        # All nodes of the simulator are current.
+        # None of the simulator's nodes are replaced.
         return web.json_response({})
 
     async def object_info(self, _request: web.Request) -> web.Response:
@@ -110,7 +110,7 @@ def _memory(process: SimulatedProcess) -> dict[str, int]:
             "torch_vram_free": gpu.torch_free,
         }
     vram = process.options.vram_bytes
-    # While a prompt runs, a model is loaded.
+    # While a prompt is running, a model is loaded.
     model_bytes = vram // 3 if process.run is not None else 0
     used = max(model_bytes, vram // 20)
     return {"vram_total": vram, "vram_free": vram - used, "torch_vram_total": model_bytes, "torch_vram_free": 0}

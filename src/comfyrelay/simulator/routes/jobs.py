@@ -1,4 +1,4 @@
-"""`/api/jobs`: the queue and the history as one list of jobs."""
+"""`/api/jobs`: the queue and the history as a single list of jobs."""
 
 from typing import Any
 

@@ -75,7 +75,7 @@ class PromptRoutes:
             return float(body["number"])
         number = self._process.queue.counter
         self._process.queue.counter += 1
-        # Like ComfyUI, accept a list here, which has no `get`.
+        # Without `get`: as in ComfyUI, the body may be a list, which has no `get`.
         return -number if "front" in body and body["front"] else number  # noqa: RUF019
 
     def _log_refusal(self, error: Mapping[str, Any], node_errors: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ def is_canonical_uuid(value: object) -> bool:
 
 
 def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -> ValidationResult:
-    """Validate a graph. A `MissingModel` misbehaviour hides its model."""
+    """Validate a graph. A `MissingModel` misbehaviour hides its model from the choices."""
     listings = process.listings
     nodes = [node for node in graph.values() if isinstance(node, dict)] if isinstance(graph, dict) else []
     classes = [node["class_type"] for node in nodes if "class_type" in node]

@@ -1,7 +1,5 @@
-"""Cache of node results by signature: two nodes that compute the same share a result.
-
-As in ComfyUI's classic cache, it holds only results that the latest prompt used.
-"""
+"""Cache of node results by signature: two nodes with the same computation share a result. As in ComfyUI's classic
+cache, only results that the latest prompt used are kept."""
 
 import hashlib
 import json
@@ -17,7 +15,7 @@ from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CachedNode:
     outputs: tuple[Any, ...]
-    # {"output": …, "meta": …} of a node with a client message.
+    # {"output": …, "meta": …} of a node that sends a message to the client.
     ui: dict[str, Any] | None
 
 
@@ -27,7 +25,7 @@ class Cache:
         self._signatures: dict[str, str] = {}
 
     def begin(self, signatures: dict[str, str]) -> None:
-        """Start a new prompt and drop results it does not use."""
+        """Start a new prompt and drop the results that it does not use."""
         self._signatures = signatures
         used = set(signatures.values())
         self._nodes = {signature: node for signature, node in self._nodes.items() if signature in used}
@@ -44,15 +42,13 @@ class Cache:
 
 
 def signatures_of(graph: Graph, folders: Folders) -> dict[str, str]:
-    """Return for each node the hash of its class, values, input files and ancestors.
-
-    A node with a dangling link or a missing file has no hash and is never cached.
-    """
+    """Return the hash of each node's class, values, input files and ancestors. A node with a dangling link or a missing
+    file has no hash and is never cached."""
     found: dict[str, str | None] = {}
 
     def sign(node_id: str) -> str | None:
         if node_id not in found:
-            # A cycle returns here before the value is known.
+            # In a cycle, a link back to this node gets this value, because the hash is not yet known.
             found[node_id] = None
             with suppress(AttributeError, KeyError, OSError):
                 node = graph[node_id]

@@ -6,7 +6,7 @@ class Interrupted(Exception):
 
 
 class InjectedError(Exception):
-    """An injected failure. Its type name may be that of a library that is not installed."""
+    """An injected failure. The name of its type may come from a library that is not installed."""
 
     def __init__(self, *, exception_type: str, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ def out_of_memory() -> InjectedError:
     return InjectedError(exception_type="torch.OutOfMemoryError", message=message)
 
 
-# Clients must hide such paths from users, so injected failures contain them.
+# Injected failures contain such paths, because clients must hide them from users.
 INJECTED_TRACEBACK = (
     '  File "/comfyui/execution.py", line 518, in execute\n',
     '  File "/comfyui/execution.py", line 291, in process_inputs\n',

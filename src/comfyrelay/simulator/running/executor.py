@@ -44,7 +44,7 @@ PREVIEW_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionContext:
-    """What all prompts of a server share."""
+    """The objects that all prompts of a server share."""
 
     options: Options
     folders: Folders
@@ -142,14 +142,14 @@ class PromptRun:
             ui = self._ui[node_id] = {"output": dict(result.ui), "meta": meta}
             self.messages.executed(node_id, ui["output"])
         if not result.websocket_images:
-            # The cache cannot send images again, so such a node is never cached.
+            # A node that sends images is never cached, because the cache cannot send them again.
             self._context.cache.put(node_id, CachedNode(outputs=result.outputs, ui=ui))
         self._executed.append(node_id)
         self.messages.finished(node_id)
 
     @property
     def _has_previews(self) -> bool:
-        """Whether samplers send previews. The prompt decides, or else the server's option."""
+        """Whether samplers send previews, according to the prompt, or else to the server's option."""
         method = self._extra_data.get("preview_method")
         if method not in ("none", "auto", "latent2rgb", "taesd"):
             method = self._context.options.preview_method
@@ -212,7 +212,7 @@ class PromptRun:
             raise Interrupted
 
     def _inputs(self, node_id: str) -> dict[str, Any]:
-        """Return the values of a node's inputs. A graph may also have inputs of other versions of the class."""
+        """Return the values of a node's inputs. Ignores inputs that exist only in other versions of the class."""
         node = self._graph[node_id]
         values = {name: self._value(value) for name, value in node["inputs"].items()}
         definition = DEFINITIONS[node["class_type"]]
@@ -273,7 +273,7 @@ def _readable(value: Any) -> Any:
 
 
 def _preview(part: float) -> bytes:
-    """Return a small image that gets brighter with progress."""
+    """Return a small image that becomes brighter with progress."""
     file = BytesIO()
     Image.new("RGB", (64, 64), (round(255 * part),) * 3).save(file, "JPEG")
     return file.getvalue()

@@ -12,7 +12,7 @@ def job_of_item(item: list[Any], status: str) -> dict[str, Any]:
 
 
 def job_of_entry(entry: dict[str, Any], *, names_canceled: bool) -> dict[str, Any]:
-    """Return a finished job from its history entry. Older versions call an interrupted prompt failed."""
+    """Return a finished job from its history entry. In older versions, an interrupted prompt counts as failed."""
     status = entry["status"]
     is_canceled = names_canceled and any(kind == "execution_interrupted" for kind, _ in status["messages"])
     failed = "cancelled" if is_canceled else "failed"

@@ -7,7 +7,7 @@ from comfyrelay.simulator.sockets import Sockets
 
 
 class PromptMessages:
-    """Messages of one prompt. Without a client most are not sent; progress goes to every socket."""
+    """Messages of one prompt. Without a client, most messages are not sent; progress is sent to every socket."""
 
     def __init__(self, sockets: Sockets, *, prompt_id: str, client_id: str | None) -> None:
         self._sockets = sockets
@@ -17,7 +17,7 @@ class PromptMessages:
         self._progress: dict[str, dict[str, Any]] = {}
 
     def record(self, kind: str, *, to_all: bool = False, **fields: Any) -> None:
-        """Send a message and add it to the history. Without a client it is only sent if it goes `to_all`."""
+        """Send a message and add it to the history. Without a client, it is sent only if `to_all` is set."""
         data = {"prompt_id": self._prompt_id, **fields, "timestamp": int(time.time() * 1000)}
         self.recorded.append([kind, data])
         if to_all:
@@ -46,7 +46,7 @@ class PromptMessages:
         self._send_progress()
         fields = {"value": value, "max": maximum, "prompt_id": self._prompt_id, "node": node_id}
         metadata = {**self._names(node_id), "image_type": image_type}
-        # A preview with metadata precedes its step, and one without follows it.
+        # A preview with metadata precedes its step; a preview without metadata follows it.
         if preview is not None:
             self._sockets.post_preview(preview, metadata, self.client_id, described=True)
         self._sockets.post("progress", fields, self.client_id)

@@ -26,7 +26,7 @@ class RunOrder:
                 self._dependents[source].add(node)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each node once; the caller runs it before asking for the next."""
+        """Yield each node once. The caller must run each node before it requests the next."""
         while self._dependencies:
             node = self._pick([node for node, needed in self._dependencies.items() if not needed])
             yield node
@@ -41,7 +41,7 @@ class RunOrder:
             if node in self._dependencies:
                 continue
             links = [value[0] for value in graph[node]["inputs"].values() if is_link(value)]
-            # A list may only look like a link.
+            # A list may look like a link without being one.
             needed = [link for link in links if link in graph and link not in cached]
             self._dependencies[node] = set(needed)
             pending += needed

@@ -1,11 +1,11 @@
-"""The pending prompts, the running one, and the history. A restart loses all of them."""
+"""The pending prompts, the running prompt and the history, which are all lost on a restart."""
 
 import asyncio
 import heapq
 from collections.abc import Callable
 from typing import Any
 
-# Number, prompt id, graph, extra data, output nodes and secrets. The real queue compares tuples, too.
+# Number, prompt id, graph, extra data, output nodes and secrets. A tuple, because the real queue also compares tuples.
 Item = tuple[float, str, dict[str, Any], dict[str, Any], list[str], dict[str, Any]]
 _LONGEST_HISTORY = 10_000
 
@@ -24,7 +24,7 @@ class PromptQueue:
         return len(self._pending) + (self.running is not None)
 
     def put(self, item: Item) -> None:
-        """Queue the item. As in ComfyUI, a duplicate number and id raises an error although it is queued."""
+        """Queue the item. As in ComfyUI, a duplicate number and id raises an error although the item is queued."""
         self._arrived.set()
         heapq.heappush(self._pending, item)
         self._on_change()
@@ -51,7 +51,7 @@ class PromptQueue:
         self._on_change()
 
     def delete(self, prompt_id: str) -> bool:
-        """Remove a pending item. As in ComfyUI, the removal of the last one is announced twice."""
+        """Remove a pending item. As in ComfyUI, the removal of the last item is announced twice."""
         if (item := self.find(prompt_id)) is None:
             return False
         self._pending.remove(item)
@@ -66,7 +66,7 @@ class PromptQueue:
         self._on_change()
 
     def snapshot(self) -> dict[str, list[list[Any]]]:
-        """Return the answer of `GET /queue`, which omits secrets."""
+        """Return the response of `GET /queue`, which omits secrets."""
         running = [list(self.running[:5])] if self.running else []
         return {"queue_running": running, "queue_pending": [list(item[:5]) for item in self._pending]}
 

@@ -33,7 +33,7 @@ def validate(
 ) -> ValidationResult:
     """Validate every output node with its inputs, converting numbers to the declared types.
 
-    A malformed graph may raise any error: ComfyUI answers it with a plain 500. In current versions, an error about a
+    A malformed graph may raise any error, for which ComfyUI returns a plain 500. In current versions, an error about a
     missing node has its own type.
     """
     known, names_missing = definitions_of(options), options.is_current
@@ -112,7 +112,7 @@ class _Validation:
             return False
 
     def _report(self, output: str, node_errors: dict[str, Any]) -> None:
-        # ComfyUI names the output for every faulty node seen so far.
+        # ComfyUI lists the output for every faulty node seen so far.
         for node_id, problems in self._problems.items():
             if problems:
                 empty = {"errors": problems, "dependent_outputs": [], "class_type": self._graph[node_id]["class_type"]}
@@ -121,7 +121,7 @@ class _Validation:
     def _check_node(self, node_id: str) -> bool:
         if node_id in self._is_valid:
             return self._is_valid[node_id]
-        # A cycle is invalid without an explanation.
+        # In a cycle, nodes count as invalid without an explanation.
         self._is_valid[node_id] = False
         node = self._graph[node_id]
         definition = DEFINITIONS[node["class_type"]]

@@ -1,1 +1,1 @@
-"""The ComfyUI servers and cloud services that a worker runs jobs on."""
+"""The ComfyUI servers and cloud services that run a worker's jobs."""

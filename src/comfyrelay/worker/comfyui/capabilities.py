@@ -14,16 +14,16 @@ from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
 
-# Models may be added while ComfyUI runs.
+# Refreshed regularly, because models may be added while ComfyUI runs.
 REFRESH_SECONDS = 300.0
-# The answer has megabytes, and the server may be busy.
+# The response has megabytes, and the server may be busy.
 MIN_REFRESH_SECONDS = 10.0
-# Free memory changes constantly, so smaller changes are not reported.
+# Smaller changes are not reported, because free memory changes constantly.
 MEMORY_STEP = 0.1
 
 
 class Capabilities:
-    """The capabilities of this worker, and which of them the control plane knows."""
+    """The capabilities of this worker: the current ones, and the last ones reported to the control plane."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class Capabilities:
         self._min_refresh_seconds = min_refresh_seconds
         self._on_refresh = on_refresh
         self._due = Wakeup()
-        # The capabilities that the control plane knows.
+        # The capabilities that have been reported to the control plane.
         self.sent: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
-        # This refresh may miss a later change, which must be due again.
+        # Replaced before the refresh, because a change during the refresh requires another one.
         self._due = Wakeup()
         self.current = await gather(self._servers, self._more)
         self._on_refresh()
 
     def refresh_soon(self) -> None:
-        """Refresh because a server has recovered, perhaps with other nodes and models."""
+        """Request a refresh because a server has recovered, perhaps with other nodes and models."""
         self._due.notify()
 
     async def keep(self) -> None:
@@ -68,16 +68,13 @@ class Capabilities:
         return self.current if differ(self.sent, self.current) else None
 
     def has_changed_since(self, sent: Mapping[str, Any] | None) -> bool:
-        """Return whether nodes or models have changed since `sent`. Jobs may be waiting for them."""
+        """Whether nodes or models have changed since `sent`. Jobs may be waiting for new nodes or models."""
         return sent is not None and any(sent.get(name) != self.current.get(name) for name in ("node_types", "models"))
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Query every reachable server.
-
-    A job tries each server until one has what it needs, so the reported nodes and models are the union, with a list of
-    what each server is missing.
-    """
+    """Query every reachable server. A job tries servers until one can run it, so the reported nodes and models are the
+    union, with a list of what each server lacks."""
     described: list[dict[str, Any]] = []
     nodes: list[set[str]] = []
     models: list[set[str]] = []
@@ -104,18 +101,18 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differ(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
-    """Return whether there is something new to report."""
+    """Whether the capabilities differ enough to be reported."""
     if old is None or _without_memory(old) != _without_memory(new):
         return True
     return any(
         abs(before - now) > MEMORY_STEP * max(before, now, 1)
-        # The GPUs are the same, or the comparison above would differ.
+        # The GPUs are the same, because the comparison above found no difference.
         for before, now in zip(_free_memory(old), _free_memory(new), strict=True)
     )
 
 
 def _is_text(name: str) -> bool:
-    """Return whether a file name is valid text. Others cannot be reported or named in a graph."""
+    """Whether a file name is valid text. Other names cannot be reported or used in a graph."""
     return name.isprintable() and name.encode("utf-8", "ignore").decode() == name
 
 

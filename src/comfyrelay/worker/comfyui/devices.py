@@ -1,4 +1,4 @@
-"""GPUs behind this worker's ComfyUI servers: memory from ComfyUI, load from NVML."""
+"""The GPUs of this worker's ComfyUI servers, with memory from ComfyUI and load from NVML."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,18 +22,18 @@ from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
 
-# Devices are read this often while jobs run, and this many times less often while idle.
+# How often devices are read while jobs run, and the factor by which the interval is longer while idle.
 BUSY_SECONDS = 5.0
 IDLE_FACTOR = 6
 ANSWER_SECONDS = 5.0
-# Lines of its log that explain why a ComfyUI died.
+# Number of log lines that are reported when a ComfyUI has died.
 MAX_LINES = 10
 MAX_REASON_LENGTH = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverGpu:
-    """A GPU as its driver reports it."""
+    """A GPU as reported by its driver."""
 
     name: str
     memory_used: int
@@ -54,15 +54,15 @@ class Devices:
     ) -> None:
         """`packing_reason` explains the number of ComfyUI processes on a GPU, if GPU sharing decides it.
 
-        `report_unavailable` is called after each refresh while no ComfyUI can be used and no job runs. Such a worker
-        sends no polls and no heartbeats, so the control plane would not hear of it.
+        `report_unavailable` is called after each refresh while no ComfyUI can be used and no job runs. Otherwise, the
+        control plane would not be informed, because such a worker sends no polls or heartbeats.
         """
         self._servers = servers
         self._is_busy = is_busy
         self._gpus = gpus or local_gpus
         self._packing_reason = packing_reason
         self._report_unavailable = report_unavailable
-        # By server: the last lines of its log, as of the last refresh.
+        # The last log lines of each server, as of the last refresh.
         self._lines: dict[str, list[str]] = {}
         self.current: list[Device] = []
         self._changed = Wakeup()
@@ -99,19 +99,19 @@ class Devices:
             checked(Device, server=name, name="Cloud service", slots=client.slots)
             for name, client in self._servers.cloud.items()
         ]
-        # Before it has started its first ComfyUI, a worker has no server.
+        # A worker has no server until it has started its first ComfyUI.
         none = [checked(Device, server="comfyui", unavailable_reason="ComfyUI has not started yet.")]
         self.current = [*devices, *cloud] or none
 
     async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> Device:
         reason = self._servers.unavailable_reason(name)
         if reason is not None:
-            # The reason for a managed ComfyUI contains its last lines already.
+            # For a managed ComfyUI, the reason already contains the last lines.
             lines = [] if LAST_LINES_MARK in reason else self._lines.get(name, [])
             text = storable(explain_exit(reason, lines))
             return checked(Device, server=name, unavailable_reason=text[:MAX_REASON_LENGTH])
         stats: Mapping[str, Any] = {}
-        # A server that loads a model may not answer now.
+        # A server that is loading a model may not respond now.
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 stats = await client.system_stats()
@@ -130,7 +130,7 @@ class Devices:
 
 
 def describe(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, Any]:
-    """Describe the first device of a ComfyUI, which is the one it uses."""
+    """Describe the first device of a ComfyUI, which is the one that ComfyUI uses."""
     match stats.get("devices"):
         case [{"name": str() as name, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
             device: dict[str, Any] = {
@@ -138,10 +138,10 @@ def describe(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, A
                 "memory_total": max(total, 0),
                 "memory_used": max(total - free, 0),
             }
-            # Memory that torch caches is free for ComfyUI, but not for the driver.
+            # Memory that torch has cached is free for ComfyUI, but the driver reports it as used.
             cached = more.get("torch_vram_free")
             memory_used = total - free + (cached if isinstance(cached, int) else 0)
-            # A process may see only some GPUs under other numbers, so among equal models the one with the closest
+            # A process may see only some GPUs, and under other numbers. Among equal models, the GPU with the closest
             # memory use is chosen.
             same_model = [gpu for gpu in gpus if gpu.name == device["name"]]
             if same_model:
@@ -151,7 +151,7 @@ def describe(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, A
 
 
 def readable(name: str) -> str:
-    """Strip what ComfyUI adds: `cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync`."""
+    """Remove ComfyUI's additions: `cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync`."""
     words = name.split(" : ", maxsplit=1)[0].split(" ", 1)
     return (words[1] if ":" in words[0] and len(words) > 1 else " ".join(words)).strip()[:200]
 

@@ -11,7 +11,7 @@ from comfyrelay.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
 
-# A server that was not found may not run yet.
+# Search again, because a server that was not found may not have started yet.
 RETRY_SECONDS = 60.0
 FILES_STAY = (
     "Job files stay in `input/comfyrelay` and `output/comfyrelay` of this ComfyUI, because its folder is not known "
@@ -28,20 +28,20 @@ class LocalFolders:
         self._reported: set[str] = set()
 
     def known(self) -> list[Path]:
-        """Return the folders that are configured or were found."""
+        """Return the folders that were configured or found."""
         folders = [self._settings.folder_of(url) or self._found.get(url) for url in self._settings.comfyui_base_url]
         return [folder for folder in folders if folder is not None]
 
     def found(self) -> list[Path]:
-        """Return the folders that nobody configured: users work there, too."""
+        """Return the folders that were found rather than configured. Users also work in these folders."""
         return list(self._found.values())
 
     def unknown(self) -> list[str]:
-        """Return the URLs of servers whose folder was not found, so that job files stay there."""
+        """Return the URLs of servers whose folder was not found, so that job files are not deleted there."""
         return sorted(self._reported.difference(self._found))
 
     async def find(self) -> None:
-        """Look for the folders of servers that answer. Report once for each server whose folder is not known."""
+        """Find the folders of servers that respond. Report once for each server whose folder is not known."""
         settings = self._settings
         if not settings.tidy_comfyui or settings.managed is not None or settings.comfyui_folders:
             return
@@ -58,7 +58,7 @@ class LocalFolders:
                 log.warning("worker.job_files_stay", server=url, what_to_do=FILES_STAY)
 
     async def keep(self) -> None:
-        """Look again from time to time, until cancelled."""
+        """Search again at intervals, until cancelled."""
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             await self.find()

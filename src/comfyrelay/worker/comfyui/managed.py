@@ -1,4 +1,4 @@
-"""Managed ComfyUI processes as servers of the worker's pool; each gets jobs once it responds."""
+"""Managed ComfyUI processes as servers of the worker's pool. A process gets jobs once it responds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +22,8 @@ POLL_SECONDS = 0.2
 
 
 class ManagedServers:
-    """Implements `GpuInventory` for GPU sharing. `folder` is the worker's folder, `held` returns its leases."""
+    """Implements `GpuInventory` for GPU sharing. `folder` is the worker's folder; `held` returns the worker's
+    leases."""
 
     def __init__(
         self,
@@ -41,11 +42,11 @@ class ManagedServers:
             options, folder=self.folder, on_url=self._on_url, on_up=self._on_up, timings=timings
         )
         self.results = PackingResults(folder / packing_results.FILE, comfyui=self._supervisor.version)
-        # Changes of one server run one after the other.
+        # Changes to one server are made one after the other.
         self._changes: dict[str, asyncio.Task[None]] = {}
         # Server names by current and earlier address.
         self._names: dict[str, str] = {}
-        # A server that is being removed is not added again.
+        # Servers that are being removed, which must not be added again.
         self._removing: set[str] = set()
         servers.supervisor = self._supervisor
 
@@ -101,13 +102,13 @@ class ManagedServers:
         self._names = {url: server for url, server in self._names.items() if server != name}
 
     async def _until_unused(self, name: str) -> None:
-        """Wait until no lease uses the server: outputs are fetched after their run."""
+        """Wait until no lease uses the server. Outputs are fetched after the run."""
         while any(lease.server == name for lease in self._held()):  # noqa: ASYNC110  (leases send no events)
             await asyncio.sleep(POLL_SECONDS)
 
     def _on_up(self, managed: ManagedProcess) -> None:
         if managed.name in self._servers.own and managed.name not in self._removing:
-            # The pool may be replacing the server, whose address has changed. It checks a new one itself.
+            # The address has changed, so the pool may be replacing the server. The pool itself checks a new server.
             with suppress(NotFound):
                 self._servers.pool.check_server(managed.name)
 

@@ -1,4 +1,4 @@
-"""Upload this worker's node definitions to the control plane, which converts workflows with them."""
+"""Upload this worker's node definitions to the control plane, which uses them to convert workflows."""
 
 import asyncio
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class NodeDefinitionSender:
             except NotFound:
                 log.debug("worker.definitions_unwanted", why="The control plane is older than this worker.")
             except Unauthorized:
-                # The poller registers again, which makes this due again.
+                # The poller will register again, which makes the upload due again.
                 log.debug("worker.definitions_not_sent", why="This worker is not registered.")
             except ComfyRelayError as error:
                 log.warning("worker.definitions_not_sent", why=error.detail)
@@ -44,11 +44,11 @@ class NodeDefinitionSender:
                 log.exception("worker.definitions_crashed")
 
     async def _send(self) -> None:
-        """Send the definitions of all reachable servers. They describe nodes, not which server has them."""
+        """Send the merged definitions of all reachable servers. They do not name the servers that have a node."""
         definitions: list[Mapping[str, Any]] = []
         for client in self._servers.own.values():
             with suppress(ComfyError):
-                # They are as old as the last refresh of the capabilities.
+                # The definitions are as old as the last refresh of the capabilities.
                 definitions.append(await client.object_info())
         if not definitions:
             return

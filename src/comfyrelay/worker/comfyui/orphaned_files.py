@@ -23,11 +23,11 @@ D = TypeVar("D")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
-# A stopping worker waits this long for runs to end. Its next process does the rest.
+# How long a stopping worker waits for runs to end. The next process deletes the remaining files.
 CLOSE_SECONDS = 2.0
-# A server that answers again has read earlier uploads within this time.
+# After a server responds again, it has read earlier uploads within this time.
 READ_SECONDS = 1.0
-# A server that is silent for this long has restarted and lost what it had not read.
+# A server that has been silent for this long has restarted and lost uploads that it had not read.
 LONGEST_HANG_SECONDS = 3600.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -35,9 +35,9 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 class OrphanedFiles:
     """Tracks runs and uploads that may still write files.
 
-    ComfyUI checks for an interrupt only between nodes and steps, so a save node may write its files afterwards. They
-    are deleted when the run is over, and recorded on disk until then. A hanging ComfyUI may also write an upload long
-    after the caller gave up on it.
+    ComfyUI checks for an interrupt only between nodes and steps, so a save node may still write its files. Such runs
+    are recorded on disk, and their files are deleted when the run has ended. A hanging ComfyUI may also write an upload
+    long after the caller has stopped waiting for it.
     """
 
     def __init__(self, state: StateFolder, *, servers: Servers, folders: ComfyFolders) -> None:
@@ -48,7 +48,7 @@ class OrphanedFiles:
         self._uploads: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def resume(self) -> None:
-        """Resume what an earlier process recorded."""
+        """Resume the deletions that an earlier process recorded."""
         unfinished = self._state.unfinished_runs()
         self.add(unfinished)
         for _, prompt_id in unfinished:
@@ -58,16 +58,16 @@ class OrphanedFiles:
         for client_id, folder in self._state.unanswered_uploads():
             self.add_upload(client_id, folder)
             if (client_id, folder) not in self._uploads:
-                # Without the server nothing tells whether it has read the upload.
+                # Without the server, it is unknown whether it has read the upload.
                 self._folders.remove_inputs(folder)
                 self._state.forget_upload(client_id, folder)
 
     def add(self, runs: Iterable[tuple[str, str]]) -> None:
-        """Delete the files of these runs, given as (server, prompt id), as soon as each is over."""
+        """Delete the files of these runs, given as (server, prompt id), as soon as each run has ended."""
         for client_id, prompt_id in runs:
             server = self._servers.own.get(client_id)
             if server is None or prompt_id in self._tasks or not _NAME.fullmatch(prompt_id):
-                # Comfy Cloud has no files on this machine, and a foreign id is not a safe file name.
+                # Comfy Cloud has no files on this machine, and other ids are not safe as file names.
                 continue
             try:
                 self._state.record_unfinished(client_id, prompt_id)
@@ -76,7 +76,7 @@ class OrphanedFiles:
             self._tasks[prompt_id] = asyncio.create_task(self._sweep(server, prompt_id))
 
     def add_upload(self, client_id: str, folder: str) -> None:
-        """Delete a job's inputs again when this server answers, because one upload is unanswered."""
+        """Delete a job's inputs again when this server responds, because an upload got no response."""
         upload = (client_id, folder)
         server = self._servers.own.get(client_id)
         if server is None or upload in self._uploads or not _NAME.fullmatch(folder) or not self._folders.are_known:
@@ -97,7 +97,7 @@ class OrphanedFiles:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
-        # Without the server only the folder names are known.
+        # Without the server, only the folder names are known.
         files = await _retry_until_answered(lambda: _files_of(server, prompt_id), otherwise=())
         self._folders.remove_outputs([prompt_id], files)
         self._state.forget_unfinished(prompt_id)
@@ -114,7 +114,7 @@ class OrphanedFiles:
 
 
 async def _retry_until_answered(request: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
-    """Repeat a request until a server answers. `otherwise` is the result for a removed server."""
+    """Repeat a request until a server responds. `otherwise` is the result for a removed server."""
     retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
@@ -129,5 +129,5 @@ async def _retry_until_answered(request: Callable[[], Awaitable[T | None]], *, o
 
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
-    """Return the files of a run that only the server knows about, or `None` while it is running."""
+    """Return the files of a run that only the server knows, or `None` while the run is queued or running."""
     return None if prompt_id in await server.prompts() else await server.delete_finished_run(prompt_id)

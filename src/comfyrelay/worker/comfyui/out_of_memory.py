@@ -1,4 +1,4 @@
-"""Servers of a worker that run out of GPU memory, and user messages for jobs that do not fit into it."""
+"""Handle servers that run out of GPU memory, and create messages for users whose jobs do not fit."""
 
 import re
 from collections.abc import Callable
@@ -12,10 +12,8 @@ from comfyrelay.errors import ComfyError, OutOfMemory
 
 
 class OutOfMemoryFailover(SmartFailover):
-    """Block a server of a worker only if it runs out of memory and others may not.
-
-    The control plane decides about other failures, but it does not know the servers of a worker.
-    """
+    """Block a server of a worker only if it runs out of memory and other servers may not. The control plane decides
+    about other failures, but does not know the individual servers of a worker."""
 
     def __init__(self, on_blamed: Callable[[str, OutOfMemory], None]) -> None:
         super().__init__()
@@ -43,7 +41,7 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
 
 
 def runs_again(error: OutOfMemory) -> str:
-    """Return a line for the job's log."""
+    """Return a line for the log of a job that runs again."""
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
         return f"{error.detail}, while {held}: it runs on another GPU."
@@ -51,7 +49,7 @@ def runs_again(error: OutOfMemory) -> str:
 
 
 def _dimensions(graph: Graph) -> str:
-    """Return the largest dimensions in a graph: `1024 × 1024, 81 frames`."""
+    """Return the largest dimensions in a graph, such as `1024 × 1024, 81 frames`."""
     sized = [
         node["inputs"]
         for node in graph.values()

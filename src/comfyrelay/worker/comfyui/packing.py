@@ -1,4 +1,4 @@
-"""GPU sharing: watch the GPUs of managed ComfyUI processes and change how many run on each."""
+"""GPU sharing: watch the GPUs of managed ComfyUI processes, and change the number of processes on each GPU."""
 
 import asyncio
 from collections import defaultdict
@@ -37,7 +37,7 @@ from comfyrelay.worker.comfyui.packing_results import PackingResults, SavedResul
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 1.0
-# Workflows that have not run for this long are ignored.
+# Workflows that have not run within this time are ignored.
 RECENT_SECONDS = 600.0
 POLL_SECONDS = 0.1
 # Weight of one sample in the average load of a GPU.
@@ -46,7 +46,7 @@ LOAD_WEIGHT = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuStatus:
-    """The last decision about a GPU: how many processes run there, and why."""
+    """The last decision about a GPU: the number of processes, and the reason."""
 
     processes: int
     reason: str
@@ -56,16 +56,16 @@ class GpuStatus:
 
 @dataclass(kw_only=True)
 class _GpuState:
-    """Observations of one GPU since the last decision, and its changes."""
+    """Observations of one GPU since the last decision, and pending changes."""
 
     packing: Packing = field(default_factory=Packing)
     completed: list[CompletedRun] = field(default_factory=list)
     out_of_memory: set[str] = field(default_factory=set)
     start_failure: str | None = None
-    # When each workflow last started or completed there.
+    # When each workflow last started or completed on this GPU.
     recent: dict[str, float] = field(default_factory=dict)
     load: float | None = None
-    # The names of processes that have answered once.
+    # The names of processes that have responded at least once.
     known: set[str] = field(default_factory=set)
     # Tasks that add a process remove themselves when they end.
     adding: set[asyncio.Task[None]] = field(default_factory=set)
@@ -73,7 +73,7 @@ class _GpuState:
     status: GpuStatus | None = None
 
     def record_load(self, load: float | None) -> None:
-        """Average the load: drivers report an instant, and load varies within a job."""
+        """Average the load, because drivers report the current load, which varies within a job."""
         if self.load is None or load is None:
             self.load = load
         else:
@@ -100,10 +100,10 @@ class Packer:
     ) -> None:
         """`max_processes` limits the processes per GPU below the general limits.
 
-        `more_waiting` returns the known number of jobs that wait for this pool outside of it. `spare_cores` returns the
-        free processor cores for a number of busy processes of ours; `loads` the load of each GPU. `free_ram` returns
-        the free bytes of the machine, `process_ram` the bytes of the largest process on a GPU, if known. `results` are
-        those from before a restart; new ones are saved there.
+        `more_waiting` returns the number of jobs known to wait for this pool elsewhere. `spare_cores` returns the
+        number of free processor cores, given the number of our busy processes; `loads` the load of each GPU. `free_ram`
+        returns the free bytes of the machine, `process_ram` the bytes of the largest process on a GPU, if known.
+        `results` contains results from before a restart; new results are saved to it.
         """
         self._gpus = gpus
         self._pool = pool
@@ -131,20 +131,20 @@ class Packer:
         return {key: state.status for key, state in self._states.items() if state.status is not None}
 
     def reason(self, gpu: str) -> str | None:
-        """Return the reason for the number of processes on a GPU, if one was decided."""
+        """Return the reason for the number of processes on a GPU, if there was a decision."""
         status = self.statuses.get(gpu)
         return status.reason if status is not None else None
 
     def restore(self) -> None:
-        """Load the results from before a restart, and start as many processes as the newest one says.
+        """Load the results from before a restart, and start as many processes as in the newest result.
 
-        They start together with the first process. Without work they are removed again.
+        These start together with the first process, and are removed again if there is no work.
         """
         if self._results is None:
             return
         found = [(gpu, saved) for gpu in self._gpus.gpus() if (saved := self._results_of(gpu))]
         newest = {gpu.key: list(saved.values())[-1] for gpu, saved in found}
-        # The first process of each GPU has not allocated its memory yet.
+        # The first process on each GPU has not yet allocated its memory.
         started = sum(len(gpu.processes) * (newest[gpu.key].machine_bytes or 0) for gpu, _ in found)
         free_ram = self._free_ram() - started
         for gpu, saved in found:
@@ -162,7 +162,7 @@ class Packer:
         return self._results.of(gpu.name or gpu.key, gpu.memory_bytes) if self._results is not None else {}
 
     def _restorable(self, gpu: GpuProcesses, saved: SavedResult, free_ram: int) -> int:
-        """Return how many processes to start before anything is measured; none if the GPU's memory is unknown."""
+        """Return how many processes to start before any measurement; 0 if the GPU's memory is unknown."""
         if gpu.memory_bytes is None:
             return 0
         count = len(gpu.processes)
@@ -199,7 +199,7 @@ class Packer:
             self._results.save(*new)
 
     def ran_out(self, gpu: str) -> frozenset[str]:
-        """Return the workflows that ran out of memory there next to others since the last decision."""
+        """Return the workflows that ran out of memory on this GPU next to others since the last decision."""
         return frozenset(self._states[gpu].out_of_memory)
 
     async def keep(self) -> None:
@@ -228,7 +228,7 @@ class Packer:
                 log.error("worker.packing_failed", exc_info=error)
 
     def _measure_ram(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return by GPU the free bytes of the machine and the bytes that another process there would need."""
+        """Return the machine's free bytes, and the bytes that another process would need, by GPU."""
         needed = {key: size for key in keys if (size := self._process_ram(key)) is not None}
         free = self._free_ram() if needed else 0
         return {key: (free, size) for key, size in needed.items()}
@@ -241,13 +241,13 @@ class Packer:
         state.record_load(load)
         if state.removing is not None:
             return
-        # The calls above took time, so the processes are read again.
+        # Read the processes again, because the calls above took time.
         gpu = next((current for current in self._gpus.gpus() if current.key == gpu.key), gpu)
         servers = self._servers_on(gpu)
         observation = self._observe(gpu, state, servers, memory=known[-1] if known else None)
         if ram is not None:
             free, copy = ram
-            # Processes that start on other GPUs have not allocated their memory yet.
+            # Processes that are starting on other GPUs have not yet allocated their memory.
             elsewhere = sum(len(other.adding) for other in self._states.values() if other is not state)
             observation = replace(
                 observation, machine_free_bytes=max(free - elsewhere * copy, 0), machine_copy_bytes=copy
@@ -274,21 +274,21 @@ class Packer:
         clients = stats.clients.values()
         state.recent = {workflow: at for workflow, at in state.recent.items() if now - at < RECENT_SECONDS}
         online = [name for name, client in servers.items() if client.state is ClientState.ONLINE]
-        # A new process counts when the task that adds it has ended.
+        # A new process is counted after the task that adds it has ended.
         up = [name for name in online if name in state.known or not state.adding]
         state.known = (state.known & servers.keys()) | set(up)
         busy = sum(bool(client.running) for client in clients)
         starting = sum(len(other.adding) for other in self._states.values())
-        # Memory of other programs is subtracted once, not per process.
+        # The memory of other programs is subtracted once, not for each process.
         total = memory.total - self._pool.memory.others(gpu.key, processes=len(up)) if memory is not None else None
         observation = GpuObservation(
             now=now,
             processes=tuple(up),
             pinned=sum(servers[name].pinned is not None for name in up),
             restarting=frozenset(state.known.difference(up)),
-            # A requested process may or may not be in the pool yet.
+            # A requested process may already be in the pool.
             starting=max(len(state.adding), len(servers.keys() - state.known)),
-            # Jobs that wait on a server behind another count as waiting, not as running.
+            # Jobs that are queued on a server behind another job count as waiting, not as running.
             waiting=stats.queued + sum(max(client.running - 1, 0) for client in clients) + self._more_waiting(),
             running=sum(bool(client.running) for client in clients if client.gpu == gpu.key),
             workflows=frozenset(state.recent),
@@ -350,7 +350,7 @@ class Packer:
             state.start_failure = f"it failed unexpectedly ({type(error).__name__})."
             log.exception("worker.packing_not_added", gpu=gpu.name or gpu.key)
         else:
-            # Not in one statement: another task may replace the set while this one waits.
+            # Not in one statement: another task may replace the set while this task waits.
             names = await self._until_online(gpu.key, url)
             state.known |= names
 
@@ -370,7 +370,7 @@ class Packer:
             state.removing = None
 
     async def _remove(self, gpu: GpuProcesses, name: str, url: str) -> None:
-        """Remove a process. Its running job counts on the GPU until it ends."""
+        """Remove a process. Its job still counts as running on the GPU until the job ends."""
         try:
             while (client := self._pool.stats().clients.get(name)) is not None and client.running:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
@@ -394,7 +394,8 @@ class Packer:
             state.completed.append(CompletedRun(process=event.client_id, workflow=event.workflow_hash, at=now))
 
     def _on_error(self, event: JobRetrying | JobFailed) -> None:
-        """Record a job that ran out of memory next to others. Alone on the GPU it says nothing about packing."""
+        """Record a job that ran out of memory next to others. Failures of jobs alone on the GPU do not concern
+        packing."""
         state = self._state_of(event.client_id)
         if state is not None and isinstance(event.error, OutOfMemory) and not event.error.ran_alone:
             clients = self._pool.stats().clients
@@ -405,7 +406,7 @@ class Packer:
 
 
 def gpu_loads() -> dict[str, float]:
-    """Return the load of each GPU from 0 to 1 by its id. Without NVML the result is empty."""
+    """Return the load of each GPU by id, from 0 to 1. Empty without NVML."""
     return dict(query_nvidia_gpus(_load))
 
 
@@ -418,13 +419,13 @@ def _load(nvml: Any, handle: Any) -> tuple[str, float]:
 class JobCounter(Protocol):
     @property
     def more_waiting(self) -> int:
-        """How many jobs were waiting for this worker at the last answer."""
+        """Number of jobs that were waiting for this worker at the last response."""
 
 
 def open_packer(
     managed: ManagedServers, pool: WorkflowPool, max_processes: int | None, *, poller: Callable[[], JobCounter | None]
 ) -> Packer:
-    """Return a packer of managed ComfyUI processes that continues with what an earlier process learnt."""
+    """Return a packer of managed ComfyUI processes that continues with the results of an earlier process."""
     packer = Packer(
         managed,
         pool,

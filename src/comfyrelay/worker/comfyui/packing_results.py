@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 FILE = "gpu-sharing.json"
 FORMAT = 1
 MAX_RESULTS = 500
-# No more is read; a larger file is not ours, and invalid when cut off.
+# At most this is read. A larger file is not ours, and its truncated content is invalid.
 MAX_BYTES = 1024**2
 
 _Word = Annotated[str, Field(max_length=300)]
@@ -34,7 +34,7 @@ class SavedResult(BaseModel):
     processes: Annotated[int, Field(ge=1, le=64)]
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     is_limit: bool
-    # Memory of one process: of the workflow on the GPU, and in the machine.
+    # Memory of one process: GPU memory for the workflow, and RAM.
     need_bytes: _Bytes
     machine_bytes: _Bytes | None
 
@@ -51,26 +51,26 @@ class _ResultFile(BaseModel):
     model_config = ConfigDict(strict=True)
 
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)] = FORMAT
-    # The oldest first.
+    # Oldest result first.
     results: Annotated[list[SavedResult], Field(max_length=MAX_RESULTS)] = []
 
 
 class PackingResults:
-    """The saved results. Only one process uses the file: it is in the worker's locked folder."""
+    """The saved results. Only one process uses the file, because the worker's folder is locked."""
 
     def __init__(self, path: Path, *, comfyui: str | None) -> None:
-        """`comfyui` is the version of ComfyUI."""
+        """`comfyui` is the ComfyUI version."""
         self.comfyui = comfyui
         self._path = path
         self._results = {saved.key: saved for saved in self._read()}
 
     def of(self, gpu: str, gpu_bytes: int | None) -> Mapping[str, SavedResult]:
-        """Return the results for a kind of GPU and this ComfyUI by workflow, the oldest first."""
+        """Return the results for a kind of GPU and this ComfyUI by workflow, oldest first."""
         wanted = (gpu, gpu_bytes, self.comfyui)
         return {saved.workflow: saved for key, saved in self._results.items() if key[:3] == wanted}
 
     def save(self, *results: SavedResult) -> None:
-        """Save results as the newest ones, and drop the oldest. If that fails, the next start measures again."""
+        """Save results as the newest, and drop the oldest. If this fails, the next start measures again."""
         for saved in results:
             self._results.pop(saved.key, None)
             self._results[saved.key] = saved

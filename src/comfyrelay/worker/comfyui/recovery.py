@@ -31,19 +31,19 @@ from comfyrelay.worker.state import HeldLease
 
 log = structlog.get_logger(__name__)
 
-# Each graph is sent with the name of its lease, so that its run can be found even if the worker was killed before
-# recording it.
+# Each graph is sent with the name of its lease, so that its run can be found even if the worker was killed before it
+# recorded the run.
 MARK = "comfyrelay_lease"
-# Our runs are deleted from the history one by one, so more can only be other clients'.
+# Our runs are deleted from the history one by one, so any further entries belong to other clients.
 NEWEST_RUNS = 100
-# Runs of one lease that are looked up at a cloud service. A lease has one, or one more if memory ran out.
+# Number of runs per lease that are looked up on a cloud service. A lease has one run, or two if memory ran out.
 MAX_CLOUD_TRIES = 2
 # In `extra_data`: the servers that the job has passed through.
 VIA = "comfyrelay_via"
 MAX_KNOWN_LEASES = 1000
 # A run may notice the exit of its process before or after the supervisor does.
 EXIT_SECONDS = 3.0
-# A process that is restarted exits within this time.
+# Time within which a process that is being restarted must exit.
 STOP_SECONDS = 30.0
 
 
@@ -55,12 +55,12 @@ class SupervisedProcess:
         self._name = name
 
     async def exit_since(self, began: float) -> ProcessExit | None:
-        """Return how the process exited after this `monotonic` time, if it did."""
+        """Return the exit of the process after this `monotonic` time, if any."""
         return await self._supervisor.wait_for_exit(self._name, since=began, seconds=EXIT_SECONDS)
 
     async def mark_run_started(self) -> None:
         """Make new files in ComfyUI's own input folder available to the next run."""
-        # If a file is missing, the run reports it.
+        # A missing file is reported by the run.
         with suppress(OSError):
             await self._supervisor.mark_run_started(self._name)
 
@@ -76,13 +76,13 @@ class SupervisedProcess:
 
 
 class RecoveringApiClient(ComfyApiClient):
-    """Derives the idempotency keys of runs from their lease. So a worker that was killed continues its run instead of
-    starting, and paying, a second one."""
+    """Derives the idempotency keys of runs from their lease, so that a restarted worker continues a run instead of
+    starting, and paying for, a second run."""
 
     def __init__(self, api_key: str, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._tries: OrderedDict[str, int] = OrderedDict()
-        # By lease: the jobs of an earlier process, in the order of its tries.
+        # The jobs of an earlier process by lease, in the order in which they were started.
         self._earlier: OrderedDict[str, list[str]] = OrderedDict()
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
@@ -100,13 +100,13 @@ class RecoveringApiClient(ComfyApiClient):
         return await super().run(graph, extra_data=extra_data, submission=submission, **options)
 
     def resume(self, held: HeldLease, job_ids: list[str]) -> None:
-        """Continue these jobs of an earlier process with the next runs of its lease."""
+        """Let the next runs of a lease continue these jobs of an earlier process."""
         self._earlier[held.lease.name] = job_ids
         if len(self._earlier) > MAX_KNOWN_LEASES:
             self._earlier.popitem(last=False)
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """Return the jobs of a lease of an earlier process, as far as the service names them by their keys."""
+        """Return the jobs that an earlier process started for a lease, as far as the service finds them by key."""
         keys = [_key(held.lease.name, number) for number in range(1, MAX_CLOUD_TRIES + 1)]
         return [job_id for key in keys if (job_id := await self.find_job(key)) is not None]
 
@@ -118,7 +118,7 @@ def _key(lease_name: str, number: int) -> str:
 class RecoveringClient(ComfyClient):
     """Frees ComfyUI's memory after it ran out.
 
-    After a GPU fault it is unusable until ComfyUI restarts: until then ComfyUI looks healthy but fails every job.
+    After a GPU fault, the server is unusable until ComfyUI restarts: ComfyUI appears healthy but fails every job.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class RecoveringClient(ComfyClient):
         self._process = process
         # The connection on which the GPU failed. A new connection means a new process.
         self._gpu_fault_connection: int | None = None
-        # ComfyUI may still answer while it is being stopped.
+        # ComfyUI may still respond while it is being stopped.
         self.is_restarting = False
         self._active_runs = 0
 
@@ -144,12 +144,12 @@ class RecoveringClient(ComfyClient):
             raise ServerRefused("ComfyUI is being restarted.")
 
     async def check_health(self) -> None:
-        """Return if it answers and its GPU works."""
+        """Raise `ComfyError` unless the server responds and its GPU works."""
         try:
             await super().check()
         except PortClosed:
-            # ComfyUI has exited, so the next process has no GPU fault. A new connection alone does not show that if
-            # there is no socket, and a slow answer is not a restart.
+            # ComfyUI has exited, so the next process has no GPU fault. Without a WebSocket, connection numbers do not
+            # show a restart. A slow response is not a restart.
             self._gpu_fault_connection = None if self._gpu_fault_connection is None else -1
             raise
         if self._gpu_fault_connection is not None and self._gpu_fault_connection == self.connection:
@@ -161,7 +161,7 @@ class RecoveringClient(ComfyClient):
         return self._process is not None
 
     async def restart_out_of_memory(self) -> None:
-        """Restart a managed ComfyUI. It refuses jobs until its process has exited."""
+        """Restart a managed ComfyUI. The server is not usable until its process has exited."""
         if self._process is None:
             return
         self.is_restarting = True
@@ -171,25 +171,25 @@ class RecoveringClient(ComfyClient):
             self.is_restarting = False
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """Return the prompt ids that run, wait or have ended here for a lease of an earlier process."""
+        """Return the ids of waiting, running and finished prompts on this server for a lease of an earlier process."""
         prompts = await self.prompts()
-        # The history is read last, so that a run that ends in between is seen at least once.
+        # Read the history last, so that a run that ends in between is seen at least once.
         for prompt_id, entry in (await self.newest_history(NEWEST_RUNS)).items():
             prompts[prompt_id] = prompt_of(entry)
         return [prompt_id for prompt_id, prompt in prompts.items() if prompt.extra_data.get(MARK) == held.lease.name]
 
     async def delete_finished_run(self, prompt_id: str) -> tuple[OutputFile, ...]:
-        """Delete one of our finished runs from the server's history. Returns the files it made."""
+        """Delete one of our finished runs from the server's history. Returns the run's files."""
         entry = await self.history(prompt_id) if self._deletes_history else None
         if entry is None or MARK not in prompt_of(entry).extra_data:
-            # The run never started, stays in the history, or is a script's, whose files belong to the user.
+            # The run never started, must remain in the history, or belongs to a script, whose files are the user's.
             return ()
         await self.delete_run(prompt_id)
         return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
         sent_at = monotonic()
-        # While another run is active, output belongs to that one.
+        # While another run is active, printed lines belong to that run.
         began_at: float | None = None if self._active_runs else sent_at
         listener = options.pop("on_event", None)
 
@@ -224,7 +224,7 @@ class RecoveringClient(ComfyClient):
             self._active_runs -= 1
 
     async def _with_last_lines(self, error: ComfyError, *, sent_at: float, began_at: float | None) -> ComfyError:
-        """Add how the process exited and the last lines of this run to the error, if known."""
+        """Add the exit of the process and the last lines of this run to the error, if known."""
         process_exit = await self._process.exit_since(sent_at) if self._process is not None else None
         if process_exit is None:
             return error

@@ -14,7 +14,7 @@ from comfyrelay.worker.comfyui.recovery import RecoveringClient
 
 log = structlog.get_logger(__name__)
 
-# A server that lost its connection or is starting recovers within this time.
+# Time for a server that lost its connection or is starting to recover.
 WAIT_SECONDS = 60.0
 COMMAND_SECONDS = 180.0
 FIRST_PAUSE_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""The ComfyUI servers and cloud services of a worker: which are usable, and how jobs run on them."""
+"""The ComfyUI servers and cloud services of a worker: track their state, and run jobs on them."""
 
 import asyncio
 from collections import defaultdict
@@ -46,13 +46,13 @@ log = structlog.get_logger(__name__)
 
 # A job that waits while all servers are unreachable is requeued after this time.
 OFFLINE_SECONDS = 10.0
-# The next job waits in ComfyUI's own queue behind one that is expected to be this short. With longer jobs the gap
-# between two matters little, and binding a job to one server costs more.
+# The next job waits in ComfyUI's own queue behind a job that is expected to be this short. Behind longer jobs, the gap
+# between two jobs matters little, and binding a job to one server costs more.
 AHEAD_SECONDS = 10.0
-# No user follows a run this short, and previews would slow it down.
+# No user watches a run this short, and previews would slow it down.
 WITHOUT_PREVIEW_SECONDS = 3.0
 MAX_WARM = 50
-# A server that the control plane has blocked is restarted at most once in this time.
+# A server that the control plane has blocked is restarted at most once within this time.
 RESTART_AGAIN_SECONDS = 3600.0
 
 
@@ -63,7 +63,7 @@ class JobServer(ComfyServer, Protocol):
         """Return the running and waiting prompts of all clients by prompt id."""
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """Return the prompt ids that run, wait or have ended there for a lease of an earlier process."""
+        """Return the ids of waiting, running and finished prompts on the server for a lease of an earlier process."""
 
     async def log_lines(self) -> list[str]:
         """Return the last lines of the server's log, oldest first."""
@@ -75,9 +75,9 @@ WrapServer = Callable[[JobServer], JobServer]
 
 @dataclass(kw_only=True)
 class RunHistory:
-    """The runs of a job and its result, recorded while it runs, for the cleanup."""
+    """The runs of a job and its result, recorded for the cleanup."""
 
-    # The server and the prompt id of each attempt.
+    # The server and prompt id of each attempt.
     runs: list[tuple[str, str]] = field(default_factory=list)
     # The name of the last server.
     client_id: str | None = None
@@ -90,10 +90,8 @@ class RunHistory:
 
 
 class Servers:
-    """One pool per provider.
-
-    A job that fails through a server's fault tries each other online server once before the control plane hears of it.
-    """
+    """One pool per provider. A job that fails through a server's fault is tried once on each other online server before
+    the failure is reported to the control plane."""
 
     def __init__(
         self, settings: WorkerSettings, *, on_change: Callable[[], None], wrap_server: WrapServer | None = None
@@ -127,7 +125,7 @@ class Servers:
                 uploads=settings.data_dir / "comfy-cloud.json",
             )
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
-        # The servers that jobs run on.
+        # The servers that run jobs.
         self._job_servers: dict[str, JobServer] = {name: self._wrapped(client) for name, client in self.own.items()}
         # A script does not wait in ComfyUI's queue.
         ahead_seconds = AHEAD_SECONDS if settings.prefetch and wrap_server is None else 0.0
@@ -146,12 +144,12 @@ class Servers:
         for provider, pool in self._pools.items():
             for name, server in self._members[provider].items():
                 pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self.own.get(name))
-        # By server: when it was restarted because the control plane has blocked it.
+        # By server: when it was last restarted because the control plane had blocked it.
         self._restarted_at: dict[str, float] = {}
         self._states: dict[str, ClientState] = {}
         # The reasons why servers are offline.
         self._reasons: dict[str, str | None] = {}
-        # By server: the workflows that it has completed since it last ran out of memory.
+        # By server: the workflows that it has completed since its last out-of-memory error.
         self._completed: defaultdict[str, set[str]] = defaultdict(set)
         self._restarting: set[asyncio.Task[None]] = set()
 
@@ -167,11 +165,12 @@ class Servers:
         self._on_change()
 
     async def remove(self, name: str, *, until_unused: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Remove a server. Its jobs are requeued, or finished if `until_unused` is given, which is awaited."""
+        """Remove a server. Its jobs are requeued. If `until_unused` is given, its jobs are finished, and it is
+        awaited."""
         client = self.own.get(name)
         if client is None or name not in self._job_servers:
             return
-        # New jobs must not choose it.
+        # New jobs must not choose this server.
         del self._job_servers[name]
         await self.pool.remove_server(name, finish=until_unused is not None)
         if until_unused is not None:
@@ -189,14 +188,14 @@ class Servers:
 
     @property
     def gpus(self) -> Mapping[str, str]:
-        """GPUs of servers that may share one, by server name."""
+        """GPUs by server name, of servers that may share a GPU."""
         clients = self.pool.stats().clients if self.own else {}
         return {name: client.gpu for name, client in clients.items() if client.gpu is not None}
 
     def unavailable_reason(self, name: str) -> str | None:
         """Return why a ComfyUI server cannot be used, or `None` if it can."""
         if self._states.get(name) is ClientState.ONLINE:
-            # It responds, although the supervisor may not have noticed yet.
+            # The server responds, although the supervisor may not have noticed yet.
             return None
         if (why := self._process_reason(name)) is not None:
             return why
@@ -207,7 +206,7 @@ class Servers:
 
     @property
     def at_once(self) -> int:
-        """How many jobs can run at once with all servers online."""
+        """Number of jobs that can run at once if all servers are online."""
         return self._max_concurrency or sum(
             server.slots for servers in self._members.values() for server in servers.values()
         )
@@ -245,7 +244,7 @@ class Servers:
 
     @property
     def unavailable_reasons(self) -> list[str]:
-        """Why each ComfyUI server that cannot be used is unavailable."""
+        """The reasons why unusable ComfyUI servers are unavailable."""
         return [why for name in self.own if (why := self.unavailable_reason(name)) is not None]
 
     def slots(self, provider: str) -> int:
@@ -256,7 +255,7 @@ class Servers:
     def warm_hashes(self) -> list[str]:
         """Return the workflows whose models are probably loaded."""
         stats = [client for pool in self._pools.values() for client in pool.stats().clients.values()]
-        # The newest of each server come first.
+        # The newest workflow of each server comes first.
         ranked = zip_longest(*(stat.warm_hashes for stat in stats))
         return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MAX_WARM]
 
@@ -285,10 +284,10 @@ class Servers:
         usual_seconds: float | None = None,
         cache_key: str | None = None,
     ) -> RunResult:
-        """Run a job to its end. Cancelling this call interrupts the run on its server.
+        """Run a job until it ends. Cancelling this call interrupts the run on its server.
 
-        `usual_seconds` is how long the workflow takes here, if known. `on_move` is called when a server fails the job
-        and it waits for another. Jobs with the same `cache_key` run on one server.
+        `usual_seconds` is the usual duration of the workflow on this worker, if known. `on_move` is called when the job
+        has failed on one server and waits for another. Jobs with the same `cache_key` run on one server.
         """
         if not self._members[lease.provider]:
             raise ComfyError("This worker has no ComfyUI at the moment.", fault=Fault.INTERRUPTED)
@@ -316,7 +315,7 @@ class Servers:
             history.result = await job
             return history.result
         finally:
-            # Interrupt the run if this call was cancelled. Otherwise the run has ended.
+            # Interrupt the run if this call was cancelled. Otherwise, the run has ended.
             await asyncio.shield(asyncio.ensure_future(job.cancel(wait=False)))
             await asyncio.gather(listening, return_exceptions=True)
             history.client_id, history.server = job.client_id, job.server
@@ -339,12 +338,12 @@ class Servers:
         return runs
 
     def resume(self, held: HeldLease) -> None:
-        """Continue the cloud runs of an earlier process's lease with its next runs."""
+        """Let the next runs of a lease continue the cloud runs of an earlier process."""
         for name, client in self.cloud.items():
             client.resume(held, [prompt_id for server, prompt_id in held.runs if server == name])
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
-        """Interrupt runs of an earlier process, so that none continues in parallel with a new one."""
+        """Interrupt runs of an earlier process, so that none of them continues in parallel with a new run."""
         for client_id, prompt_id in runs:
             server = self.own.get(client_id) or self.cloud.get(client_id)
             if server is not None:
@@ -356,7 +355,7 @@ class Servers:
             self._completed[event.client_id].add(event.workflow_hash)
 
     def _on_failed(self, event: JobFailed) -> None:
-        """Restart a server that ran out of memory for a workflow that it could run before."""
+        """Restart a server that ran out of memory for a workflow that it has completed before."""
         name, error = event.client_id or "", event.error
         if isinstance(error, OutOfMemory) and error.ran_alone and event.workflow_hash in self._completed.get(name, ()):
             self._restart_out_of_memory(name, error)
@@ -372,30 +371,28 @@ class Servers:
         self._restarting.add(task)
         task.add_done_callback(self._restarting.discard)
         client.is_restarting = True
-        # No job starts there before the process exits.
+        # No job starts on the server before the process exits.
         self.pool.recheck_server(name, "ComfyUI ran out of memory and is being restarted.")
 
     def restart_blocked(self, name: str) -> None:
-        """Restart a managed server that the control plane has blocked, because other workers may have enough memory.
-
-        If it runs out again soon, a restart does not help.
-        """
+        """Restart a managed server that the control plane has blocked because other workers may have enough memory. Not
+        repeated soon: if the server runs out of memory again, a restart does not help."""
         now = monotonic()
         if now >= self._restarted_at.get(name, -inf) + RESTART_AGAIN_SECONDS:
             self._restarted_at[name] = now
             self._restart_out_of_memory(name, OutOfMemory("Other workers may have enough memory."))
 
     def restarts(self) -> dict[str, int]:
-        """Return by ComfyUI how often it has restarted, as far as this worker has seen it."""
+        """Return the number of observed restarts of each ComfyUI."""
         found = {}
         for name, client in self.own.items():
             process = self.supervisor.find(name) if self.supervisor is not None else None
-            # Another process may serve the next connection. The first start of a managed process counts, too.
+            # A new connection may reach another process. The first start of a managed process also counts.
             found[name] = process.starts if process is not None else max(client.connection - 1, 0)
         return found
 
     def _is_expected(self, name: str) -> bool:
-        """Return whether the server is managed and starting, stopping or removed, which the supervisor reports."""
+        """Whether the server is managed and starting, stopping or removed, which the supervisor reports."""
         if self.supervisor is None or name not in self.own:
             return False
         return name not in self._job_servers or self._process_reason(name) is not None
@@ -434,8 +431,8 @@ async def _listen(
     on_move: Callable[[], None],
 ) -> None:
     async for event in job.events():
-        # A fast server reports the start before it has answered the submission. A run that was stopped during its
-        # submission is only noted.
+        # A fast server reports the start before it responds to the submission. For a run that was stopped during its
+        # submission, there is only a `Noted` event.
         if isinstance(event, JobAccepted | JobStarted | JobNoted) and event.client_id:
             run = (event.client_id, event.prompt_id)
             if run not in history.runs:

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class AssetCache:
-    """A folder used by one process. Modification times record the last use, so the order survives restarts."""
+    """A folder for one process. Modification times record the last use, so that the order survives restarts."""
 
     def __init__(self, folder: Path, *, max_bytes: int, on_removed: Callable[[str], None] = lambda _name: None) -> None:
         """`on_removed` is called with the name of each evicted file."""
@@ -40,10 +40,10 @@ class AssetCache:
         return self._sizes.keys()
 
     async def get(self, content_hash: str, suffix: str, fetch: Callable[[Path], Awaitable[object]]) -> Path:
-        """Return the file with this content, calling `fetch` if it is missing. The file stays until released."""
+        """Return the file with this content, calling `fetch` if it is missing. The file is kept until released."""
         name = f"{content_hash}{suffix}"
         path = self._folder / name
-        # A second job with the same file waits for the download of the first.
+        # A second job with the same file waits for the download of the first job.
         async with self._locks.setdefault(content_hash, asyncio.Lock()):
             if name in self._sizes and path.is_file():
                 self.hits += 1
@@ -75,7 +75,7 @@ class AssetCache:
         cached = []
         for path in self._folder.iterdir():
             if path.name.startswith("."):
-                # The download was interrupted.
+                # Left by an interrupted download.
                 files.remove(path, missing_ok=True)
             elif path.is_file():
                 cached.append((path.stat().st_mtime_ns, path))

@@ -1,4 +1,4 @@
-"""Fetch a job's files before it runs: effect assets through the cache, user files for this job only."""
+"""Fetch a job's files before it runs: effect assets through the cache, user files only for this job."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ class Inputs:
         self._pinned: defaultdict[str, list[Path]] = defaultdict(list)
 
     async def fetch(self, lease: Lease, *, refresh: Callable[[], Awaitable[None]]) -> list[Attachment]:
-        """Fetch all files. If one fails, delete the others."""
+        """Fetch all files. If one cannot be fetched, delete the others."""
         limit = asyncio.Semaphore(MAX_DOWNLOADS)
 
         async def fetch_one(number: int, asset: AssetDownload) -> Attachment:
@@ -65,7 +65,7 @@ class Inputs:
             await self._transfers.download(lambda: lease.urls.assets[asset.key], to, refresh=refresh, sha256=digest)
 
         if digest is None:
-            # Only the suffix of the user's file name is used.
+            # Only the suffix is taken from the user's file name.
             path = self._folder_of(lease) / f"{number}{suffix}"
             await download(path)
             return Attachment(placeholder=asset.placeholder, source=path, name=path.name, folder=job_folder(lease))
@@ -87,15 +87,13 @@ class Inputs:
 
 
 def job_folder(lease: Lease) -> str:
-    """Return the name of a server's folder for the files of this job."""
+    """Return the folder name for the files of this job on a server."""
     return f"job-{lease.name}"
 
 
 def asset_folder(worker: Path) -> str:
-    """Return the name of a server's folder for this worker's effect assets.
-
-    The name depends on the worker's own folder, because another worker on the same ComfyUI caches other assets.
-    """
+    """Return the folder name for this worker's effect assets on a server. The name depends on the worker's own folder,
+    because another worker on the same ComfyUI caches other assets."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", worker.name)[:40]
     return f"assets-{name}-{hashlib.sha256(str(worker.absolute()).encode()).hexdigest()[:8]}"
 

@@ -19,11 +19,11 @@ from comfyrelay.protocol.worker import MoreOutput, StoredOutput
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease
 
-# ComfyUI may be restarting, so reading an output is retried after these pauses.
+# Reading an output is retried after these pauses, because ComfyUI may be restarting.
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
 # Maximum characters of node texts in an output's metadata.
 MAX_TEXT_LENGTH = 20_000
-# What the control plane accepts as the extension of an output.
+# The extensions of outputs that the control plane accepts.
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 
 
@@ -40,7 +40,7 @@ class CollectedOutput:
 
     @property
     def as_output(self) -> StoredOutput:
-        """The output as the control plane gets it."""
+        """The output as it is reported to the control plane."""
         return checked(StoredOutput, **self._reported)
 
     @property
@@ -77,7 +77,7 @@ class CollectedOutput:
 
 
 def pick(result: RunResult, lease: Lease) -> OutputFile | str:
-    """Choose the job's output: a file, preferably a saved one, or the text of a node if the output is text."""
+    """Choose the job's output: a file, preferably a saved file, or the text of a node if the output is text."""
     best = min(result.files, key=lambda file: _rank(file, lease), default=None)
     node_id = _text_node(result, lease)
     if node_id is not None and (best is None or not _has_extension(best, lease)):
@@ -104,16 +104,14 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
         about |= _place_in_run(picked)
         size, sha256 = await _fetch(server, picked, to, max_bytes)
         if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
-            # The run made a file of another type than expected.
+            # The run created a file of an unexpected type.
             mime_type = picked.mime_type
     return CollectedOutput(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
 
 
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:
-    """Return the files of a run other than the job's first output: all saved ones, or else all previews.
-
-    If the first output is a preview although other files are saved, the previews of its node belong to it.
-    """
+    """Return the files of a run other than the job's first output: all saved files, or else all previews. If the first
+    output is a preview although other files are saved, the other previews of its node are included."""
     picked = pick(result, lease)
     has_saved = any(file.is_saved for file in result.files)
     node_id = picked.node_id if isinstance(picked, OutputFile) else None
@@ -132,7 +130,8 @@ def _place(file: OutputFile) -> tuple[str, ...]:
 async def collect_more(
     server: ComfyServer, result: RunResult, lease: Lease, folder: Path
 ) -> tuple[tuple[CollectedOutput, ...], str | None]:
-    """Save the other files in node order, then texts as files. Returns them, and which ones are left out, if any."""
+    """Save the other files in node order, then texts as files. Returns the files, and a sentence about omitted
+    files."""
     outputs: list[OutputFile | tuple[str, str]] = [*others(result, lease), *_other_texts(result, lease).items()]
     max_files, max_bytes = lease.job.max_output_files or 1, lease.job.max_output_bytes
     saved: list[CollectedOutput] = []
@@ -217,14 +216,14 @@ def _family(mime_type: str) -> str:
 
 
 def _other_texts(result: RunResult, lease: Lease) -> dict[str, str]:
-    """Return the texts of other nodes by node id."""
+    """Return the texts of nodes other than the output node, by node id."""
     picked = _text_node(result, lease) if isinstance(pick(result, lease), str) else None
     joined = {node_id: "\n".join(texts) for node_id, texts in result.texts.items() if node_id != picked}
     return {node_id: text for node_id, text in joined.items() if text.strip()}
 
 
 def _shorten(texts: Mapping[str, str]) -> dict[str, str]:
-    """Truncate the texts to what a report may carry."""
+    """Truncate the texts to the size that a report may have."""
     left, shortened = MAX_TEXT_LENGTH, {}
     for node_id, text in texts.items():
         if left > 0:
@@ -234,7 +233,7 @@ def _shorten(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
-    """Return the node whose text is the job's output, if the output is text, or may be anything and no file exists."""
+    """Return the node whose text is the job's output, if the output is text, or has any type and no file exists."""
     promised = lease.payload.output_mime_type
     is_text = promised.startswith("text/") or promised == "application/json"
     if not is_text and (promised != OCTET_STREAM or result.files):

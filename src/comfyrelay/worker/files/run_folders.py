@@ -23,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 class ComfyFolders:
     """Folders with the `input`, `output` and `temp` of each local server.
 
-    `asset_folder` is the subfolder for this worker's effect assets. In `shared` folders only our subfolders are
-    cleaned: a saver without a file prefix may list a file of the user there.
+    `asset_folder` is the subfolder for this worker's effect assets. In `shared` folders, only our subfolders are
+    cleaned, because a saver without a file prefix may list a user's file.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ComfyFolders:
         asset_folder: str,
         shared: Callable[[], Collection[Path]] = tuple,
     ) -> None:
-        # Servers are added and removed, so the folders are looked up each time.
+        # Looked up each time, because servers are added and removed.
         self._find_folders = folders
         self._find_shared = shared
         self._assets = Path(UPLOAD_FOLDER, asset_folder)
@@ -48,7 +48,7 @@ class ComfyFolders:
         return bool(self._folders)
 
     def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
-        """Delete the files of a job everywhere. Failures are only logged."""
+        """Delete the files of a job on all servers. Failures are only logged."""
         self.remove_inputs(job_folder(lease))
         runs = {*prompt_ids, *([result.prompt_id] if result else ())}
         self.remove_outputs(runs, result.files if result else ())
@@ -66,17 +66,17 @@ class ComfyFolders:
                     _remove(base / kind, Path(UPLOAD_FOLDER, prompt_id), is_folder=True)
             for file in files if base not in self._find_shared() else ():
                 if file.type in _OUTPUT_FOLDERS:
-                    # ComfyUI on Windows uses backslashes, and this may be WSL.
+                    # ComfyUI may run on Windows, which uses backslashes, and this process in WSL.
                     for subfolder in {file.subfolder, file.subfolder.replace("\\", "/")}:
                         _remove(base / file.type, Path(subfolder, file.filename), is_folder=False)
 
     def remove_asset(self, name: str) -> None:
-        """Delete the copies of an asset that left the cache. `name` is its name in the cache."""
+        """Delete the copies of an asset that was removed from the cache. `name` is its name in the cache."""
         for base in self._folders:
             _remove(base / "input", self._assets / safe_name(name, name), is_folder=False)
 
     def keep_assets(self, names: Iterable[str]) -> None:
-        """Delete the copies of all other assets, left by a cache that was removed or emptied."""
+        """Delete the copies of all other assets, which were left by a cache that was removed or emptied."""
         cached = {safe_name(name, name) for name in names}
         for base in self._folders:
             for path in (base / "input" / self._assets).glob("*"):
@@ -85,7 +85,7 @@ class ComfyFolders:
 
 
 def _remove(root: Path, path: Path, *, is_folder: bool) -> None:
-    """Delete a path, unless a symbolic link in it leads out of `root`."""
+    """Delete a path, unless a symbolic link in the path leads out of `root`."""
     target = root / path
     try:
         if not target.parent.resolve().is_relative_to(root.resolve()):

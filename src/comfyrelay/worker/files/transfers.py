@@ -1,4 +1,4 @@
-"""Transfer files to and from object storage: streamed, verified and retried."""
+"""Transfer files to and from object storage, with streaming, verification and retries."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Storage may take a while to answer after a large file.
+# Storage may take some time to respond after a large file.
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -29,7 +29,7 @@ _BUSY = frozenset({408, 425, 429})
 
 
 class _TemporaryFailure(Exception):
-    """A failed attempt. New URLs may help if storage refused it (`is_refused`), or if it `wants_urls`."""
+    """A failed attempt. New URLs may help if storage refused the request (`is_refused`) or if `wants_urls` is set."""
 
     def __init__(
         self, detail: str, *, is_refused: bool = False, wants_urls: bool = False, wait_seconds: float | None = None
@@ -44,11 +44,11 @@ class _TemporaryFailure(Exception):
 class Transfers:
     """`on_bytes` is called for each chunk with "download" or "upload" and its size.
 
-    URLs are read again before each attempt, because heartbeats replace them. After a refusal `refresh` gets new ones
-    first. No message contains a URL, because URLs are credentials.
+    URLs are read again before each attempt, because heartbeats replace them. After a refusal, `refresh` first gets new
+    URLs. No message contains a URL, because URLs are credentials.
 
-    Refusals are retried `retries` times. Unreachable storage is retried longer: `patience_seconds` for an input,
-    `upload_patience_seconds` for an output, which cost GPU time.
+    Refusals are retried `retries` times. Unreachable storage is retried longer: `patience_seconds` for an input, and
+    `upload_patience_seconds` for an output, which has cost GPU time.
     """
 
     def __init__(
@@ -81,10 +81,11 @@ class Transfers:
         refresh: Callable[[], Awaitable[None]],
         sha256: str | None = None,
     ) -> int:
-        """Download a file; `to` appears only when it is complete and matches the checksum. Returns its size."""
+        """Download a file and return its size. `to` is created only if the file is complete and matches the
+        checksum."""
 
         async def once() -> int:
-            # The checksum is of the stored bytes, so refuse a content encoding.
+            # The checksum is that of the stored bytes, so do not accept a content encoding.
             request = self._local_client.build_request("GET", url(), headers={"Accept-Encoding": "identity"})
             response = await self._client_for(request).send(request, stream=True, follow_redirects=True)
             try:
@@ -111,7 +112,7 @@ class Transfers:
             size = (await asyncio.to_thread(source.stat)).st_size
             headers = {**to.headers, "Content-Length": str(size)}
             request = self._local_client.build_request("PUT", to.url, headers=headers, content=self._pieces(source))
-            # Redirects are not followed, because the body is consumed by then.
+            # Redirects are not followed, because the body has been consumed by then.
             response = await self._client_for(request).send(request)
             if not response.is_success:
                 raise await _failure(response, what="The output could not be stored")
@@ -122,7 +123,7 @@ class Transfers:
             raise TransferFailed(f"The output cannot be read on the worker: {error.strerror or error}.") from error
 
     async def put(self, data: bytes, url: str, headers: Mapping[str, str], *, seconds: float) -> None:
-        """Upload a few bytes once. Raises `TransferFailed` on failure."""
+        """Upload a few bytes without retries. Raises `TransferFailed` on failure."""
         request = self._local_client.build_request("PUT", url, headers=dict(headers), content=data, timeout=seconds)
         try:
             async with asyncio.timeout(seconds):
@@ -173,7 +174,7 @@ class Transfers:
 
     async def _pieces(self, source: Path) -> AsyncIterator[bytes]:
         with source.open("rb") as file:
-            # The file was just written, so reading from the page cache is faster than using a thread.
+            # Not in a thread: the file was just written, so reading from the page cache is faster.
             while piece := file.read(_PIECE):
                 yield piece
                 self._on_bytes("upload", len(piece))
@@ -196,7 +197,7 @@ async def _failure(response: httpx.Response, *, what: str) -> Exception:
 
 
 async def _has_expired(response: httpx.Response) -> bool:
-    """Return whether a 400 means an expired URL, as with some stores and with AWS's temporary keys."""
+    """Whether a 400 means an expired URL, as on some stores and with AWS's temporary keys."""
     async for start in response.aiter_bytes(_MAX_REASON_BYTES):
         return _EXPIRED.search(start) is not None
     return False

@@ -1,1 +1,1 @@
-"""The machine that a worker runs on: its identity, scale-in protection and shutdown notices."""
+"""The machine of a worker: its identity, scale-in protection and shutdown notices."""

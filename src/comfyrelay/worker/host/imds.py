@@ -12,22 +12,20 @@ from comfyrelay.http_client import BoundedClient
 
 TOKEN = "X-aws-ec2-metadata-token"
 TOKEN_TTL = f"{TOKEN}-ttl-seconds"
-# EC2 grants at most this lifetime.
+# The longest lifetime that EC2 grants.
 TTL_SECONDS = 21600
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-# Another service (another cloud, a captive portal) may answer at that address with something else.
+# Off EC2, another service (another cloud, a captive portal) may respond at this address.
 _TOKEN = re.compile(r"[!-~]{1,1024}")
 
 
 class Imds:
-    """A client that never raises and never waits long.
-
-    After a timeout it pauses for `pause_seconds`, because off EC2 each call would time out.
-    """
+    """A client that never raises an error and never waits long. After a timeout, the client pauses for `pause_seconds`,
+    because off EC2, each call would time out."""
 
     def __init__(self, base_url: str, *, pause_seconds: float = 2.0) -> None:
-        # The address is link-local, so a proxy would answer for another machine.
+        # The address is link-local, so a proxy would return the metadata of another machine.
         self._http = BoundedClient(
             base_url=base_url, timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS), trust_env=False
         )
@@ -35,7 +33,7 @@ class Imds:
         self._silent_until = 0.0
         self._token = ""
         self._token_until = 0.0
-        # Whether EC2 metadata was ever found.
+        # Whether EC2 metadata has ever been found.
         self.is_available = False
 
     async def close(self) -> None:
@@ -77,7 +75,7 @@ class Imds:
             answer = await self._http.get(path, headers={TOKEN: token})
             if answer.status_code != httpx.codes.UNAUTHORIZED:
                 break
-            # The token expired early: the machine was stopped and started, or its clock jumped.
+            # The token expired early, because the machine was stopped and started, or its clock jumped.
             self._token = ""
         return answer
 
@@ -89,7 +87,7 @@ class Imds:
         if answer.status_code != httpx.codes.OK or not _TOKEN.fullmatch(answer.text):
             return ""
         ttl = answer.headers.get(TOKEN_TTL, "")
-        # The token is renewed early, so that it does not expire during a request.
+        # Renew the token early, so that it does not expire during a request.
         self._token_until = asked_at + 0.9 * (int(ttl) if ttl.isdecimal() else TTL_SECONDS)
         self._token = answer.text
         self.is_available = True

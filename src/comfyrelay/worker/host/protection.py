@@ -1,4 +1,4 @@
-"""Protect this instance from scale-in while it works."""
+"""Protect this instance from scale-in while it is running jobs."""
 
 import asyncio
 
@@ -10,12 +10,12 @@ from comfyrelay.worker.host.scaling_group import ScalingGroup
 
 log = structlog.get_logger(__name__)
 
-# The instance may not be in service yet, or AWS is throttling: retry in the background.
+# The instance may not yet be in service, or AWS may be throttling: retry in the background.
 FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
-# Protection stays on between two jobs: each change is an API call, and calls are limited.
+# Protection remains on between two jobs, because each change is an API call, and calls are limited.
 OFF_AFTER_SECONDS = 5.0
-# A shutdown waits this long for AWS.
+# How long a shutdown waits for AWS.
 CLOSE_SECONDS = 6.0
 
 
@@ -33,7 +33,7 @@ class Protection:
         self._off_after_seconds = off_after_seconds
         self._first_pause_seconds = first_pause_seconds
         self._wanted: bool | None = None
-        # The state at AWS is unknown at first, because an earlier process may have left it on.
+        # The state at AWS is initially unknown, because an earlier process may have left protection on.
         self._is_on: bool | None = None
         self._is_closing = False
         self._news = Wakeup()
@@ -43,7 +43,7 @@ class Protection:
         self._task = asyncio.create_task(self._follow())
 
     def want(self, protected: bool) -> None:
-        """Request a state; the last request wins."""
+        """Request a state. The last request takes effect."""
         if protected != self._wanted:
             self._wanted = protected
             self._news.notify()
@@ -73,7 +73,7 @@ class Protection:
             try:
                 await asyncio.to_thread(self._group.protect, wanted)
             except Exception as error:
-                # AWS may have applied it anyway.
+                # AWS may have applied the change anyway.
                 self._is_on = None
                 if logged is not wanted:
                     logged = wanted

@@ -1,4 +1,4 @@
-"""Auto Scaling calls for this instance. The synchronous ones block: call them in a thread."""
+"""Auto Scaling calls for this instance. The synchronous methods block: call them in a thread."""
 
 import asyncio
 from functools import cached_property

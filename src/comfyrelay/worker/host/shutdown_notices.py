@@ -17,9 +17,9 @@ from comfyrelay.worker.host.imds import Imds
 
 log = structlog.get_logger(__name__)
 
-# EC2 announces two minutes, sometimes less.
+# EC2 gives two minutes' notice, sometimes less.
 SPOT_SECONDS = 120.0
-# Off EC2 nothing answers, so polling stops after a few attempts. These are the intervals between them.
+# Off EC2, nothing responds, so polling stops after a few attempts. These are the numbers of intervals between them.
 RETRY_INTERVALS = (1, 12, 60)
 ENDED_BY_GROUP = "asg_termination"
 ENDING = frozenset({"Terminated", "Warmed:Terminated"})
@@ -29,8 +29,8 @@ ENDING = frozenset({"Terminated", "Warmed:Terminated"})
 class Notice:
     """A request to shut down.
 
-    `seconds` is the time left when it came; `None` means no limit: the current job may finish. `at_once` means that
-    jobs are only requeued.
+    `seconds` is the time that was left when the request arrived; `None` means no limit: the current job may finish.
+    `at_once` means that jobs are only requeued.
     """
 
     reason: str
@@ -53,7 +53,7 @@ class Notice:
 
 
 class Notices:
-    """Collects notices and holds the most urgent one. A second signal is the most urgent."""
+    """Collects notices and holds the most urgent notice. A second signal is more urgent than any notice."""
 
     def __init__(
         self, *, imds: Imds | None, interval_seconds: float = 5.0, shutdown_seconds: float, asg_seconds: float
@@ -64,7 +64,7 @@ class Notices:
         self._asg_seconds = asg_seconds
         self._changed = asyncio.Event()
         self._was_signaled = False
-        # EC2 repeats its notices, so the last one for each reason is stored.
+        # EC2 repeats its notices, so the last notice for each reason is stored.
         self._reported: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
         self._signals = ExitStack()
@@ -72,7 +72,7 @@ class Notices:
 
     @property
     def is_ended_by_group(self) -> bool:
-        """Whether the Auto Scaling group terminates this instance, even if another notice is more urgent."""
+        """Whether the Auto Scaling group is terminating this instance, even if another notice is more urgent."""
         return self._reported.get(ENDED_BY_GROUP) in ENDING
 
     def handle_signals(self) -> None:
@@ -90,7 +90,7 @@ class Notices:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     def add(self, notice: Notice) -> None:
-        """Add a notice and wake waiters if it is more urgent."""
+        """Add a notice. Wake the waiters if it is now the most urgent."""
         if notice.is_more_urgent(self.current):
             self.current = notice
             changed, self._changed = self._changed, asyncio.Event()
@@ -134,7 +134,7 @@ class Notices:
 
 
 def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
-    """Read a Spot notice. Its time is compared with EC2's own clock if possible: the local clock may be wrong."""
+    """Read a Spot notice. Its time is compared with EC2's clock if possible, because the local clock may be wrong."""
     action = _object_in(text)
     if "action" not in action:
         return None

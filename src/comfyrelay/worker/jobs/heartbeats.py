@@ -26,7 +26,7 @@ class HeartbeatLoop:
     """Keeps one lease alive.
 
     One task parks a heartbeat at the control plane until a stop request arrives or the next heartbeat is due. Another
-    sends progress and logs as they come.
+    task sends progress and logs as they arrive.
     """
 
     def __init__(self, control: ControlPlane, lease: Lease, *, interval_seconds: float) -> None:
@@ -36,7 +36,7 @@ class HeartbeatLoop:
         self._progress: Progress | None = None
         self._logs: list[str] = []
         self._news = Wakeup()
-        # The times of the last answer, and of the call that it answered.
+        # The times of the last response and of its call.
         self.answered_at = float("-inf")
         self.sent_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,7 +59,7 @@ class HeartbeatLoop:
         step: float | None = None,
         steps: float | None = None,
     ) -> None:
-        """Report progress from 0 to 1. A background task sends it soon, together with other changes."""
+        """Report progress from 0 to 1, which a background task sends soon, together with other changes."""
         lease = self._lease
         lease.progress = value
         nodes = len(lease.graph)
@@ -71,7 +71,7 @@ class HeartbeatLoop:
             node_id=node_id,
             node=node,
             node_class=node_class,
-            # The sum may be just below a whole number.
+            # The sum of floats may be just below a whole number.
             nodes_done=floor(value * nodes + 1e-6) if nodes else None,
             nodes_total=nodes or None,
             step=step,
@@ -86,14 +86,14 @@ class HeartbeatLoop:
         self._news.notify()
 
     async def refresh(self) -> None:
-        """Send a heartbeat now to get fresh URLs. Errors surface when the URLs are used."""
+        """Send a heartbeat now to get new URLs. On an error, the use of the old URLs fails."""
         try:
             await self._beat(fresh_urls=True)
         except Exception as error:
             self._failed(error)
 
     async def flush(self) -> None:
-        """Send what is pending before the job is settled."""
+        """Send pending changes before the job is settled."""
         if self._progress is not None or self._logs:
             await self._send()
 
@@ -108,7 +108,7 @@ class HeartbeatLoop:
                 # Retry soon, because the lease is about to expire.
                 min_seconds = min(self._wait_seconds, 2.0)
             else:
-                # A stopping control plane answers at once, and repeats a stop request in each answer.
+                # A stopping control plane responds at once, and repeats a stop request in each response.
                 min_seconds = min(self._wait_seconds, 1.0)
             pause = min_seconds - (loop.time() - asked_at)
             if pause > 0:
@@ -126,13 +126,13 @@ class HeartbeatLoop:
         try:
             await self._beat(progress=progress, logs=logs)
         except ControlPlaneUnreachable:
-            # The next heartbeat sends it, unless there is newer progress.
+            # The next heartbeat sends this progress, unless there is newer progress.
             if self._progress is None:
                 self._progress = progress
             self._logs = [*logs, *self._logs][-MAX_LOGS:]
             self._news.notify()
         except Exception as error:
-            # What could not be sent may be the cause, so it is dropped.
+            # The content may be the cause of the failure, so it is dropped.
             self._failed(error)
 
     def _is_over(self) -> bool:
@@ -143,16 +143,16 @@ class HeartbeatLoop:
         sent_at = loop.time()
         stop = await self._control.heartbeat(self._lease, **state)
         self.answered_at, self.sent_at = loop.time(), max(self.sent_at, sent_at)
-        # A release does not stop a running job: its work would be lost.
+        # A release does not stop a running job, whose work would be lost.
         if stop is not None and (stop is not LeaseStop.RELEASE or self._lease.phase in BEFORE_RUN):
             self._lease.request_stop(stop)
 
     def _failed(self, error: Exception) -> None:
-        """Log the error and continue: without heartbeats the lease would expire and the job could not be stopped."""
+        """Log the error and continue: without heartbeats, the lease would expire and the job could not be stopped."""
         if isinstance(error, LeaseLost | Unauthorized | Forbidden):
             self._lease.request_stop(LeaseStop.LOST)
         elif isinstance(error, InvalidInput):
-            # The control plane probably has another version.
+            # The control plane probably has a different version.
             log.warning("worker.heartbeat_refused", dispatch_id=self._lease.dispatch_id, why=error.detail)
         elif isinstance(error, ComfyRelayError):
             log.debug("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, error=error.detail)

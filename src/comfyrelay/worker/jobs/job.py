@@ -60,19 +60,20 @@ from comfyrelay.worker.state import HeldLease
 
 log = structlog.get_logger(__name__)
 
-# The control plane may find an uploaded output unreadable. Then it is uploaded again.
+# An output is uploaded again if the control plane finds it unreadable.
 MAX_UPLOADS = 2
 MAX_RAW_ERROR = 200_000
 MAX_RETRY_SECONDS = 86_400.0
-# In `about`: how often later processes have continued the run. The name stays on this machine.
+# Key in `about`: how often later processes have continued the run. Names with _ are not sent to the server.
 RESUMES = "_resumes"
 MAX_RESUMES = 3
-# After these errors the lease does not belong to this worker any more.
+# After these errors, the lease no longer belongs to this worker.
 _LEASE_ENDED = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
 
 class JobRunner:
-    """Runs one leased job. `run` returns when the lease is settled or lost and everything is cleaned up."""
+    """Runs one leased job. `run` returns after the lease has been settled or lost, and all files have been cleaned
+    up."""
 
     def __init__(self, lease: Lease, tools: JobTools) -> None:
         self.lease = lease
@@ -86,21 +87,21 @@ class JobRunner:
         self._reporter = OutcomeReporter(lease, tools, self._heartbeats, running_seconds=lambda: self.running_seconds)
         self._history = RunHistory()
         self._limit = RunLimit(lease.job.max_run_seconds)
-        # `orphaned_files` cleans up these runs.
+        # Runs that `orphaned_files` cleans up.
         self._handed_over: set[tuple[str, str]] = set()
-        # The output as saved in the state folder.
+        # The output in the format of the state folder.
         self._output: Mapping[str, Any] | None = None
         self._was_killed = self._was_queued = False
         # An earlier process may have uploaded inputs without knowing whether ComfyUI has read them.
         self._may_have_sent = False
-        # Runs of an earlier process, while no server is reachable.
+        # Runs of an earlier process that no reachable server can stop now.
         self._runs_to_stop: Sequence[tuple[str, str]] | None = None
         self._began_at: float | None = None
         self._run_seconds: float | None = None
 
     @property
     def running_seconds(self) -> float:
-        """How long the job ran, or has been running so far."""
+        """Seconds for which the job has run, or ran if it has ended."""
         if self._run_seconds is not None or self._began_at is None:
             return self._run_seconds or 0.0
         return asyncio.get_running_loop().time() - self._began_at
@@ -134,8 +135,8 @@ class JobRunner:
         await self._while_held(self._until_stopped(self._settle_after_kill(collected)))
 
     def _may_resume(self, held: HeldLease) -> bool:
-        """Whether to continue the run of an earlier process. A cloud service does not end it with the worker, and
-        charges it. A job that kills its worker again and again is not continued."""
+        """Whether to continue the run of an earlier process. A cloud run does not end with the worker, and is charged.
+        A job that repeatedly kills its worker is not continued."""
         is_cloud = self.lease.provider == "cloud" and not self._tools.servers.is_unreachable
         return is_cloud and held.about.get(RESUMES, 0) < MAX_RESUMES
 
@@ -148,7 +149,7 @@ class JobRunner:
             await self._stop_runs(held)
             raise
         if self.lease.stop is not None:
-            # The stop may have come before the run was found.
+            # The job may have been stopped before the run was found.
             await self._stop_runs(held)
 
     async def stop_runs(self, held: HeldLease) -> None:
@@ -161,7 +162,7 @@ class JobRunner:
         self._tools.state.forget(self.lease)
 
     async def _stop_runs(self, held: HeldLease) -> None:
-        """Stop the runs of an earlier process. None may run in parallel with a new attempt."""
+        """Stop the runs of an earlier process, which must not continue in parallel with a new attempt."""
         found = await self._tools.servers.unfinished_runs(held)
         self._history.runs.extend(run for run in found if run not in held.runs)
         await self._tools.servers.stop(self._history.runs)
@@ -173,14 +174,14 @@ class JobRunner:
         try:
             await work
         except _LEASE_ENDED as error:
-            # Report nothing: another worker has the job, or will get it.
+            # Report nothing, because another worker has the job or will get it.
             log.warning("worker.job_lost", **self.lease.log_fields, why=error.detail)
         except asyncio.CancelledError:
-            # This process exits before the control plane answers. The next process reports the outcome.
+            # This process exits before the control plane responds. The next process reports the outcome.
             is_cancelled = True
             raise
         except Exception:
-            # The lease expires.
+            # The lease will expire.
             log.exception("worker.job_crashed", **self.lease.log_fields)
         finally:
             await self._heartbeats.close()
@@ -198,7 +199,7 @@ class JobRunner:
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not LeaseStop.DRAINING:
-                # The report is on its way, and the control plane decides whether it counts.
+                # The report is on its way, and the control plane decides whether to accept it.
                 await asyncio.wait({working})
         finally:
             stopped.cancel()
@@ -213,7 +214,7 @@ class JobRunner:
     async def _settle_after_kill(self, collected: CollectedOutput | None) -> None:
         interrupted_jobs = self._tools.settings.interrupted_jobs
         if not self._tools.control.token:
-            # Without a token every report is refused.
+            # Without a token, every report is refused.
             raise LeaseLost
         if collected is not None:
             self._enter(Phase.STORING)
@@ -258,7 +259,7 @@ class JobRunner:
         try:
             return await self._run_once(graph, attachments)
         except OutputGone:
-            # ComfyUI cached everything, but the file of the earlier run is gone. Run again without the cache.
+            # ComfyUI cached all nodes, but the file of the earlier run no longer exists. Run again without the cache.
             comfyui = tools.servers.own.get(self._history.client_id or "")
             if comfyui is None:
                 raise
@@ -294,7 +295,7 @@ class JobRunner:
             self._heartbeats.log(left_out)
         self._output = collected.to_json()
         self._save_output()
-        # The output is on this machine now, so the server does not need its files any more.
+        # The output is on this machine now, so the server no longer needs its files.
         self._clean_server()
         return collected
 
@@ -307,7 +308,7 @@ class JobRunner:
         servers = self._tools.servers
         definitions = await servers.node_definitions(lease.provider)
         if not definitions and lease.provider != "cloud":
-            # Without the fault WORKER the control plane would lease the job to this worker again at once.
+            # Without the fault WORKER, the control plane would lease the job to this worker again at once.
             fault = Fault.WORKER if servers.online(lease.provider) else Fault.INTERRUPTED
             raise ComfyError("No ComfyUI of this worker returned its node definitions.", fault=fault)
         own = [asset.placeholder for asset in lease.payload.assets]
@@ -355,9 +356,9 @@ class JobRunner:
         detail, gpu_bytes = error.detail, None
         if isinstance(error, OutOfMemory):
             detail, gpu_bytes = too_large_for(error, self.lease.graph), error.gpu_bytes
-        # The user gets a sentence and the operator all details.
+        # Users get a sentence, and operators get all details.
         raw = (error.raw or "")[:MAX_RAW_ERROR]
-        # A missing node or model would fail every other attempt here, and so would too little memory without a GPU.
+        # Other attempts on this worker would fail too, if a node or model is missing, or memory is short without a GPU.
         is_repeatable = isinstance(error, NotInstalled | ModelUnreadable) or gpu_bytes == 0
         is_final = is_repeatable and self._tools.settings.is_only_worker
         is_blocked = await self._reporter.fail(
@@ -377,7 +378,7 @@ class JobRunner:
         if why is LeaseStop.DRAINING and self._was_killed:
             # The next process reports the outcome from the saved state.
             raise asyncio.CancelledError
-        # If the control plane does not answer now, the next process must not count this job as killed, and may still
+        # If the control plane does not respond now, the next process must not count this job as killed, and may still
         # deliver its output.
         output = self._output if why is LeaseStop.DRAINING else None
         with suppress(OSError):
@@ -416,7 +417,7 @@ class JobRunner:
         lease.began_at = utc_now()
         lease.server = server
         lease.began_after_seconds = time.monotonic() - lease.received_at
-        # Until its first node reports progress, the job would look as if it waited.
+        # Without this, the job would appear to be waiting until its first node reports progress.
         self._heartbeats.progress(0.0)
         self._heartbeats.log(f"Running on {server}.")
         log.info("worker.job_started", **lease.log_fields, server=server)
@@ -456,7 +457,7 @@ class JobRunner:
         self._tools.on_change()
 
     def _clean_server(self) -> None:
-        """Delete the job's files on every server: one that refused the run may also have inputs."""
+        """Delete the job's files on every server, because a server that refused the run may also have inputs."""
         result = self._history.result
         self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._history.prompt_ids)
         folder = job_folder(self.lease)
@@ -475,9 +476,9 @@ def _load_output(held: HeldLease) -> CollectedOutput | None:
 
 
 def _cache_key(lease: Lease, own_nodes: Set[str]) -> str | None:
-    """Return the same key for jobs of one tenant that ComfyUI could serve from its cache, if any.
+    """Return an equal key for jobs of one tenant whose results ComfyUI could take from its cache, or `None`.
 
-    Uploaded files get a new name in each job, and nodes that we run ourselves never reach ComfyUI's cache.
+    Uploaded files get a new name in each job, and nodes that we run ourselves are never in ComfyUI's cache.
     """
     is_private = any(asset.content_hash is None for asset in lease.payload.assets)
     if is_private or not own_nodes.isdisjoint(node["class_type"] for node in lease.graph.values()):

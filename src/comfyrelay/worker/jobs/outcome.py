@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# A control plane that has answered no heartbeat for this long counts as unreachable.
+# After this time without a response to a heartbeat, the control plane counts as unreachable.
 UNREACHABLE_SECONDS = 90.0
 LOG_SECONDS = 60.0
 MAX_REASON = 500
@@ -49,7 +49,7 @@ class OutcomeReporter:
 
         async def report() -> Lease | None:
             nonlocal poll
-            # A repeated report contains the same poll, and gets the same lease.
+            # A repeated report contains the same poll and gets the same lease.
             poll = poll or self._tools.next_poll(self._lease)
             return await self._tools.control.complete(
                 self._lease,
@@ -100,12 +100,10 @@ class OutcomeReporter:
         self._end("requeued", reason=reason)
 
     async def _settle(self, report: Callable[[], Awaitable[T]]) -> T:
-        """Send the report until the control plane answers.
-
-        An unreachable control plane is retried without limit, because only it knows whether the lease is valid. One
-        that accepts heartbeats but answers each report with an error would keep the job leased for ever, so after a
-        while the lease is left to expire.
-        """
+        """Send the report until the control plane responds. An unreachable control plane is retried without limit,
+        because only the control plane knows whether the lease is valid. A control plane that accepts heartbeats but
+        returns an error for each report would keep the job leased forever, so after some time, the lease is left to
+        expire."""
         self._lease.phase = Phase.SETTLING
         self._tools.on_change()
         await self._heartbeats.flush()
@@ -119,7 +117,7 @@ class OutcomeReporter:
                 raise LeaseLost
             if now - self._heartbeats.answered_at > UNREACHABLE_SECONDS:
                 since = now
-            # Only a heartbeat that was sent since then shows that the control plane is reachable.
+            # Only a heartbeat that was sent after this time shows that the control plane is reachable.
             if self._heartbeats.sent_at - since >= self._tools.settings.report_timeout_seconds:
                 raise LeaseLost("The control plane accepts heartbeats, but not the report of the job's outcome.")
             if now >= next_log:
@@ -144,7 +142,7 @@ class OutcomeReporter:
 
 
 def _seed_of(graph: Mapping[str, Any], about: Mapping[str, Any]) -> int | None:
-    """Return the seed that the run reported, or the one in the graph."""
+    """Return the seed that the run reported, or the seed in the graph."""
     if isinstance(seed := about.get("seed"), int):
         return seed
     # A sampler that adds no noise ignores its seed.

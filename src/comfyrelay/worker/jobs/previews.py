@@ -17,11 +17,11 @@ log = structlog.get_logger(__name__)
 MAX_BYTES = 64 * 1024
 # Minimum pause between two previews of one job.
 PAUSE_SECONDS = 1.0
-# A slower upload is dropped: a newer preview exists by then.
+# A slower upload is dropped, because a newer preview exists by then.
 PUT_SECONDS = 5.0
 LONGEST_SIDE = 512
 QUALITIES = (80, 60, 35)
-# ComfyUI sends a few hundred pixels. An image that claims far more is not decoded.
+# ComfyUI's previews have a few hundred pixels per side. An image that claims far more is not decoded.
 MAX_PIXELS = 64 * 1024**2
 _JPEG = b"\xff\xd8\xff"
 
@@ -42,7 +42,7 @@ class PreviewUploader:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Send previews inside the block."""
+        """Send previews while the block runs."""
         task = asyncio.create_task(self._send())
         try:
             yield
@@ -74,7 +74,7 @@ def shrink(image: bytes) -> bytes | None:
         return image
     if find_spec("PIL") is None:
         return None
-    # Pillow is an extra, which GPU hosts may not have.
+    # Pillow is an extra, which may not be installed on GPU hosts.
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415
 
     try:

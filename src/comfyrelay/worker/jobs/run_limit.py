@@ -1,4 +1,4 @@
-"""The longest run that a job may have: a limit of its effect, or the time whose price its tenant has reserved."""
+"""The maximum run time of a job: the limit of its effect, or the time for which its tenant has reserved tokens."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ class RunLimit:
 
     @asynccontextmanager
     async def enforced(self) -> AsyncIterator[None]:
-        """Stop the run in this block when its time is over. The job is the cause, so it is not tried again."""
+        """Stop the run in this block when its time is over. The job itself is at fault, so it is not retried."""
         try:
             async with asyncio.timeout(None) as self._timeout:
                 yield
@@ -25,7 +25,7 @@ class RunLimit:
             raise RunTimedOut(text, fault=Fault.JOB) from None
 
     def start(self) -> None:
-        """Count from now, because the run has begun."""
+        """Start counting, because the run has begun."""
         if self._timeout is not None and self._seconds is not None:
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
 

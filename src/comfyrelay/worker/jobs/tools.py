@@ -1,4 +1,4 @@
-"""Dependencies that all jobs of a worker share."""
+"""Dependencies shared by all jobs of a worker."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class JobTools:
     metrics: WorkerMetrics
     settings: WorkerSettings
     policy: GraphPolicy
-    # ComfyUI never sees these node classes. The code that runs them checks the files they name.
+    # These node classes are never sent to ComfyUI. The code that runs them checks the files that they name.
     own_nodes: frozenset[str]
     # Returns a poll to send with the completion of a lease, if the worker would poll right after it.
     next_poll: Callable[[Lease], NextPoll | None]
@@ -44,5 +44,5 @@ class JobTools:
     on_progress: Callable[[], None]
     # Called when a write to this machine's disk fails.
     on_disk_error: Callable[[], None]
-    # Called when an output is stored and about to be reported.
+    # Called when an output has been stored and is about to be reported.
     on_output: OutputListener | None = None
