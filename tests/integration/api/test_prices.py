@@ -208,7 +208,7 @@ async def test_again_cannot_exceed_a_limit_that_was_lowered(api: Api) -> None:
     await admin.call("PATCH", "/api/admin/workflows/w", {"properties": properties})
     problem = problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/again", {}), 409)
     assert problem["detail"] == (
-        "The limits of 'e' have changed: steps: This must be at most 20. Open the effect to start a new job."
+        "The limits of 'e' have changed. steps: This must be at most 20. Open the effect to start a new job."
     )
     assert await balance(user) == 99
 

@@ -12,8 +12,8 @@ from comfyrelay.services.jobs.job_workflows import JobWorkflows
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
 from comfyrelay.services.jobs.submission.accept import Acceptance
-from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.submission.measured_inputs import MeasuredInputs
+from comfyrelay.services.jobs.submission.rerun_offers import RerunOffers
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -56,7 +56,7 @@ class Jobs:
             input_facts=input_facts,
         )
         rules = RerunRules(databases, own_access)
-        offers = AgainOffers(databases, own_access, input_facts)
+        offers = RerunOffers(databases, own_access, input_facts)
         self.pending_posters = PendingPosters(databases, objects, queue.posters)
         self.accept = Acceptance(
             context, outbox, reuse, limits_of=limits_of, on_files_used=self.pending_posters.wakeup.notify

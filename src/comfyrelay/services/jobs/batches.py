@@ -17,7 +17,6 @@ from comfyrelay.pacing import paced
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
-from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.submission.requests import (
     ItemRequest,
     JobRequest,
@@ -25,6 +24,7 @@ from comfyrelay.services.jobs.submission.requests import (
     check_texts,
     wait_limit,
 )
+from comfyrelay.services.jobs.submission.rerun_offers import RerunOffers
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -40,10 +40,10 @@ from comfyrelay.store.tenant.library import media
 class BatchRequest(SubmissionRequest):
     items: Sequence[ItemRequest]
     label: str | None = None
-    # The lists that the items combine, for the grid of its outputs.
+    # The lists of values that the items combine, for the grid of outputs.
     axes: Sequence[BatchAxis] = ()
     notify_urls: Sequence[str] = field(default=(), repr=False)
-    # Identifies equal requests with the same key. By default it is computed from the other fields.
+    # Identifies equal requests with the same key. By default, it is computed from the other fields.
     request_digest: str | None = None
 
 
@@ -58,7 +58,7 @@ class BatchState:
     counts: Mapping[str, int] = field(default_factory=dict)
     fetched: int = 0
     expected_seconds: float | None = None
-    # Why the rest of the batch is held, if it is.
+    # The reason why the rest of the batch is held, if it is.
     held: str | None = None
 
     @property
@@ -76,8 +76,9 @@ class BatchState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchGrid:
-    """The outputs of a batch by the lists that its items combine. `cells` has an output for each item, in item order:
-    the first one of its newest job. The last axis varies fastest. Without axes, the batch has no grid."""
+    """The outputs of a batch by the lists of values that its items combine. `cells` contains an output for each item,
+    in item order: the first output of its newest job. The last axis varies fastest. Without axes, the batch has no
+    grid."""
 
     axes: Sequence[BatchAxis]
     cells: Sequence[str | None]
@@ -92,7 +93,7 @@ class Batches:
         reuse: Reuse,
         *,
         rules: RerunRules,
-        offers: AgainOffers,
+        offers: RerunOffers,
         queue: Queue,
     ) -> None:
         self._settings = context.settings
@@ -126,7 +127,7 @@ class Batches:
             webhook_url=request.webhook_url,
         )
         if request.notify_urls and not self._hooks.users_are_owners:
-            # Unlike webhook URLs, they are not checked and could point into the server's own network.
+            # Unlike webhook URLs, notification URLs are not checked and could point into the server's own network.
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
         shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.request_digest
@@ -256,7 +257,7 @@ class Batches:
                 created_at=batch.created_at,
                 **_with_fetched(counts.get(batch.id, {}), fetched[batch.id]),
                 expected_seconds=ends.get(batch.id),
-                # The batch is not held any more if all its jobs were resumed or canceled one by one.
+                # The batch is no longer held if all its jobs were resumed or canceled one by one.
                 held=batch.held_text if counts.get(batch.id, {}).get(JobStatus.PAUSED) else None,
             )
             for batch in batches
@@ -298,7 +299,7 @@ class Batches:
         return await self.state(tenant_id, batch.id)
 
     async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
-        """Retry the items whose newest attempt failed; return how many."""
+        """Retry the items whose newest attempt failed, and return their number."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             await require_batch(tx, tenant_id, batch_id)
@@ -313,13 +314,14 @@ class Batches:
         return retried
 
     async def resume(self, tenant_id: str, batch_id: str) -> int:
-        """Resume paused jobs. In a held batch, also retry the failures that held it. Returns the number of jobs."""
+        """Resume paused jobs. In a held batch, also retry the failed jobs that caused the hold. Returns the number of
+        jobs."""
         # Release first, because jobs that fail after the resume must be able to hold the batch again.
         retried = await self.release(tenant_id, [batch_id])
         return retried + await self._control.resume_batch(tenant_id, batch_id)
 
     async def release(self, tenant_id: str, batch_ids: Sequence[str]) -> int:
-        """Release held batches and retry the failures that held them; return how many."""
+        """Release held batches, retry the failed jobs that caused the holds, and return the number of these jobs."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             held = [batch.id for batch in await media.batches_of(tx, tenant_id, batch_ids) if batch.held]
@@ -351,7 +353,7 @@ async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
 
 
 def _with_fetched(counts: Mapping[str, int], fetched: int) -> dict[str, Any]:
-    """Return the counts with prefetched jobs as queued ones, and their number."""
+    """Return the counts, in which prefetched jobs count as queued, and the number of prefetched jobs."""
     # The minimum is needed because the two databases are not read at the same moment.
     moved = min(fetched, counts.get(JobStatus.PROCESSING, 0))
     if not moved:

@@ -21,7 +21,7 @@ from comfyrelay.services.queue.control import JobControl
 from comfyrelay.store.tenant import changes, job_list, jobs
 
 PAGE_SIZE = 500
-# One transaction per job would take a minute for a few thousand jobs; one for all would block other writers.
+# One transaction per job would take a minute for a few thousand jobs, and one for all jobs would block other writers.
 DELETE_CHUNK = 50
 RETRY_CHUNK = 100
 TOO_LATE = "The count is out of date. Count the jobs again (`dry_run`)."
@@ -58,12 +58,12 @@ class BulkActions:
     ) -> BulkResult:
         """Apply an action to the selected jobs.
 
-        `as_of` comes from `count`. Jobs that match the filter only since then are left out.
+        `as_of` comes from `count`. Jobs that began to match the filter after that are left out.
         """
         result = BulkResult()
         pages = self._select(tenant_id, action, ids, among or BulkFilter(), as_of)
         if action is BulkAction.MOVE:
-            # Move all in one call. Page by page, the last page would end up on top.
+            # Move all jobs in one call. If moved page by page, the last page would end up on top.
             moving = [job_id async for found in pages for job_id in found]
             return BulkResult(matched=len(moving), changed=await self._control.move_jobs(tenant_id, moving, to))
         async for found in pages:
@@ -173,7 +173,7 @@ class BulkActions:
             except DatabaseUnavailable:
                 raise
             except ComfyRelayError:
-                # At least one job is refused. Retry the jobs one by one to find out which.
+                # At least one job is refused. Apply the action to the jobs one by one, so that the others are changed.
                 await self._retry_one_by_one(tenant_id, chunk, result)
 
     async def _retry_one_by_one(self, tenant_id: str, ids: Sequence[str], result: BulkResult) -> None:

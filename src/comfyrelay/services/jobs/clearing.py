@@ -1,6 +1,6 @@
-"""Hide ended jobs from the queue view. They stay visible everywhere else.
+"""Hide ended jobs from the queue view. They remain visible everywhere else.
 
-A batch is hidden as a whole, when it has ended and the outcomes of all its items are chosen.
+A batch is hidden only as a whole: after it has ended, and if the outcomes of all its items were chosen.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ class QueueClearing:
         self._databases = databases
 
     async def count(self, tenant_id: str) -> dict[UnitStatus, int]:
-        """Count the ended jobs of the queue page by status, as its filters do."""
+        """Count the ended jobs of the queue page by status, for its filters."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             single = await clearing.count_unbatched(tx, tenant_id)
             counts = Counter({UnitStatus(status): number for status, number in single.items()})
@@ -40,7 +40,7 @@ class QueueClearing:
         return sum(number for status, number in single.items() if status in statuses) + sum(of_batches)
 
     async def clear(self, tenant_id: str, statuses: Collection[UnitStatus]) -> int:
-        """Hide the jobs with one of these statuses, and the batches that have no other jobs; return how many jobs."""
+        """Hide jobs with these statuses, and batches that contain only such jobs. Returns the number of jobs."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> int:

@@ -1,7 +1,7 @@
 """Run CPU-bound work in one thread at a time, in short turns.
 
-With the GIL, one computing thread takes half of the event loop's CPU time, and two take two thirds. Turns let callers
-with little work finish before callers with much work.
+Because of the GIL, one computing thread takes half of the event loop's CPU time, and two threads take two thirds. With
+turns, callers with little work finish before callers with much work.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 # After this time, the next waiting caller gets the thread.
 TURN_SECONDS = 0.1
-# Work up to this size is done before a thread would have started.
+# Work up to this size takes less time than starting a thread.
 SMALL_BYTES = 32 * 1024
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class FairThread:
         self._turn = asyncio.Lock()
 
     async def map_range(self, make: Callable[[int], T], *, count: int, size: int) -> list[T]:
-        """Call `make` with each number below `count`. Small work, by `size` in bytes, runs inline."""
+        """Call `make` with each number below `count`. If the work is small (`size` in bytes), it runs inline."""
         if size <= SMALL_BYTES:
             return [make(number) for number in range(count)]
         results: list[T] = []

@@ -18,7 +18,8 @@ CHUNK_SIZE = 500
 class EndedJobs:
     """Jobs in the order in which they ended, and their batches with item counts by status.
 
-    A retried item counts as its newest attempt. `active` is the number of queued and running units; a batch is one.
+    A retried item counts as its newest attempt. `active` is the number of queued and running units. A batch is one
+    unit.
     """
 
     jobs: Sequence[JobRecord]

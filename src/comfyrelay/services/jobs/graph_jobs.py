@@ -1,8 +1,8 @@
-"""Jobs whose graph is sent with them, as clients of ComfyUI do.
+"""Jobs that are submitted together with their graph, as clients of ComfyUI do.
 
-The graph is stored as a workflow that no list shows, so that its job is queued, paid for, retried and repaired like any
-other. Graphs that differ only in values share one workflow. It is removed after the last of its jobs, or when a tenant
-has too many of them and its jobs have ended. Such a job keeps its graph, but cannot be retried.
+The graph is stored as an unlisted workflow, so that its job is queued, paid for, retried and repaired like any other.
+Graphs that differ only in values share one workflow. A workflow is removed after its last job, or when its tenant has
+too many unlisted workflows and its jobs have ended. Such jobs keep their graph, but cannot be retried.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ from comfyrelay.text import is_storable
 ASSET = "core/ASSET"
 WORKFLOW_NAME = "Comfy API"
 PER_PAGE = 200
-# A submission needs less time between the use of a workflow and the write of its job.
+# Longer than a submission takes from using a workflow to writing its job.
 UNUSED_SECONDS = 1800.0
-# For a tenant at the limit, which may make room for new graphs.
+# The same for a tenant at the limit, to make room for new graphs.
 UNUSED_AT_LIMIT_SECONDS = 60.0
 # A workflow that was used this recently is neither removed nor marked as used again.
 RECENT_SECONDS = 30.0
@@ -62,8 +62,8 @@ MAX_REMOVED = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphRequest:
-    """A graph to run once. `inputs` are values by property, or by node and input (`6.text`). `drawn` is the file of the
-    editor that the graph was exported from: pictures contain it. Without an idempotency key, the job is always new."""
+    """A graph to run once. `inputs` are values by property, or by node and input (`6.text`). `drawn` is the editor file
+    that the graph was exported from, which saved images contain. Without an idempotency key, the job is always new."""
 
     user: User
     graph: Mapping[str, Any]
@@ -97,8 +97,8 @@ class GraphJobs:
         self._recent: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
     async def submit(self, request: GraphRequest, *, also: OnWritten | None = None) -> SubmittedJob:
-        """Submit a job, unless the idempotency key has one, which is then returned as not new. Raises `MissingAsset` if
-        the graph names a file that the user does not have. `also` is called in the transaction that writes the job."""
+        """Submit a job, or return the existing job of the idempotency key. Raises `MissingAsset` if the graph names a
+        file that the user does not have. `also` is called in the transaction that writes the job."""
         tenant_id = request.user.tenant_id
         await self._access.require(tenant_id)
         key = request.idempotency_key
@@ -136,7 +136,7 @@ class GraphJobs:
         try:
             return await self._submission.submit_once(wanted, also=also)
         except IdempotencyConflict:
-            # Another request has just used the key.
+            # A concurrent request has used the key.
             if (known := await self._by_key(tenant_id, wanted.idempotency_key)) is None:
                 raise
             return known
@@ -147,8 +147,8 @@ class GraphJobs:
         return None if known is None else SubmittedJob(job=known, is_new=False)
 
     async def graph_of(self, tenant_id: str, job_id: str) -> Graph:
-        """Return the graph of a job with its values. Files of the user are references to assets. Raises `NotFound` for
-        the job of an effect, whose graph its users must not see."""
+        """Return the graph of a job with its values. The user's files appear as references to assets. Raises `NotFound`
+        for a job of an effect, because users must not see the graphs of effects."""
         job, payload = await self._views.job_with_payload(tenant_id, job_id)
         async with self._databases.central.read() as tx:
             workflow = (await catalogue.workflows_by_id(tx, [job.workflow_id])).get(job.workflow_id)
@@ -211,7 +211,7 @@ class GraphJobs:
             found = await library.unlisted_with_graph(tx, tenant_id, graph_path)
             existing = next((known for known in found if _has_same_form(known, values)), None)
             if existing is not None:
-                # The new time keeps it until the job is written.
+                # The new time keeps the workflow until the job is written.
                 return await catalogue.update_workflow(tx, existing.id)
             if await library.count_unlisted(tx, tenant_id) >= self._max_workflows:
                 raise WorkflowLimitReached(
@@ -240,7 +240,8 @@ class GraphJobs:
         return workflow, imported
 
     async def _recently_used(self, key: tuple[str, bytes]) -> WorkflowRecord | None:
-        """Return the workflow with this content if it need not be written: most graphs of a client differ in values."""
+        """Return the workflow with this content, unless it must be written. Most graphs of a client differ only in
+        values."""
         if (workflow_id := self._recent.get(key)) is None:
             return None
         async with self._databases.central.read() as tx:
@@ -254,7 +255,7 @@ class GraphJobs:
         except ComfyRelayError:
             if new.converted is None:
                 raise
-            # The file of the editor may be unreadable. The graph runs without it.
+            # The editor file may be unreadable. The graph can run without it.
             return await import_graph(WorkflowImport(graph=new.converted), change)
 
     async def _make_room(self, tenant_id: str) -> None:
@@ -289,7 +290,7 @@ def _tenant_of(workflow: WorkflowRecord) -> str:
 
 
 def _set_inputs(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Set the inputs that are named by their node. Return the others, and the graph."""
+    """Set the inputs given by node and name. Return the other inputs, and the graph."""
     graph = dict(graph)
     by_key: dict[str, Any] = {}
     errors: dict[str, str] = {}
@@ -308,7 +309,7 @@ def _set_inputs(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[di
 
 
 def _asset_ids(graph: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of the assets by their place (`node.input`)."""
+    """Return the ids of the assets by place (`node.input`)."""
     return {
         f"{node_id}.{name}": id_
         for node_id, node in graph.items()
@@ -335,7 +336,7 @@ def _with_names(graph: dict[str, Any], refs: Mapping[str, str], files: Mapping[s
     for place, id_ in refs.items():
         node_id, _, name = place.partition(".")
         node = named[node_id]
-        # The id keeps inputs with different files apart.
+        # The id distinguishes inputs with different files.
         named[node_id] = {**node, "inputs": {**node["inputs"], name: files[id_].path.rpartition("/")[2]}}
     return named
 
@@ -345,7 +346,7 @@ def _kind(file: StoredFile) -> PropertyType:
 
 
 def _with_files(imported: ImportedWorkflow, *, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
-    """Make the inputs with assets properties for files, if the importer has not recognised them."""
+    """Turn inputs with assets into file properties, if the importer has not recognised them."""
     positions = imported.positions
     known = {
         place
@@ -376,7 +377,7 @@ def _with_files(imported: ImportedWorkflow, *, files: Mapping[str, PropertyType]
 def _values(
     imported: ImportedWorkflow, by_key: Mapping[str, Any], refs: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values and the files of a job by property, from the graph and as given."""
+    """Return the values and the files of a job by property, from the graph and from `by_key`."""
     positions = imported.positions
     files = {key: refs[place] for key, places in positions.items() for place in places if place in refs}
     files |= {key: id_ for key, value in by_key.items() if (id_ := _asset_id(key, value)) is not None}
@@ -385,7 +386,7 @@ def _values(
         if isinstance(by_key.get(str(fields["key"])), str):
             files[str(fields["key"])] = by_key[str(fields["key"])]
     _refuse_server_files(imported, [key for fields in assets if (key := str(fields["key"])) not in files])
-    # Values are sent even if they are defaults: a seed of the graph must not be drawn again.
+    # Default values are included, because seeds in the graph must not be replaced by random seeds.
     values = {
         str(fields["key"]): fields["default_value"]
         for fields in imported.properties
@@ -413,7 +414,7 @@ def _has_same_form(known: WorkflowRecord, values: Mapping[str, Any]) -> bool:
 
 
 def _digest(values: Mapping[str, Any]) -> bytes:
-    """Return a hash of all that a workflow is stored with, except default values: each job sends its own."""
+    """Return a hash of a workflow's stored values, except default values, because each job sends its own values."""
     content = json.dumps({**values, "properties": _form(values["properties"])}, sort_keys=True)
     return hashlib.sha256(content.encode()).digest()
 

@@ -1,4 +1,4 @@
-"""The workflow of a job, also after the user removed it."""
+"""The workflow of a job, even if the user has removed the workflow."""
 
 import asyncio
 import json
@@ -34,8 +34,8 @@ class JobWorkflows:
         return await self._catalogue.own_workflows.add(tenant_id, new)
 
     async def filled(self, tenant_id: str, job_id: str, *, only_own: bool = False) -> dict[str, Any]:
-        """Return the editor file with the values of the job, otherwise its graph. Tenants must not see the graphs of
-        effects: with `only_own`, the workflow must be the tenant's."""
+        """Return the editor file with the values of the job, or else the job's graph. Tenants must not see the graphs
+        of effects: with `only_own`, the workflow must be the tenant's."""
         record, payload = await self._find(tenant_id, job_id)
         if record is None or record.kind != WorkflowKind.GRAPH or (only_own and record.tenant_id != tenant_id):
             raise NotFound(
@@ -55,7 +55,7 @@ class JobWorkflows:
     async def _import_of(self, payload: JobPayload, record: WorkflowRecord) -> WorkflowImport:
         graph = await self._catalogue.graphs.get(payload.graph_path)
         if record.graph_path != payload.graph_path:
-            # The workflow was changed after the job, so its properties do not describe this graph.
+            # The workflow has changed since the job, so its properties do not describe this graph.
             return WorkflowImport(graph=_fill(graph, payload), name=record.name, same_name="number")
         return WorkflowImport(
             graph=graph,

@@ -1,7 +1,7 @@
 """Remove videos and jobs with their files.
 
-One transaction deletes the rows and records the objects to remove. Objects that cannot be removed at once, for example
-because storage is unreachable, are removed later.
+One transaction deletes the rows and records the objects to remove. Objects that cannot be removed immediately, for
+example because storage is unreachable, are removed later.
 """
 
 from asyncio import gather
@@ -29,7 +29,7 @@ from comfyrelay.store.tenant.removals import Removal
 log = structlog.get_logger(__name__)
 
 CHUNK_SIZE = 500
-# The process that recorded a removal has this long to remove the object itself.
+# During this time, only the process that recorded a removal removes the object.
 GRACE_SECONDS = 60.0
 Work = Callable[[Tx], Awaitable[list[Removal]]]
 
@@ -84,7 +84,7 @@ class Removals:
         await self._run(tenant_id, work)
 
     async def remove_job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> RemovedFiles:
-        """Remove an ended job with its history and outputs. Its ledger entries stay.
+        """Remove an ended job with its history and outputs, but not its ledger entries.
 
         Returns the result for files outside object storage; `keep_files` leaves them in place.
         """
@@ -100,7 +100,7 @@ class Removals:
     async def remove_outputs(
         self, tenant_id: str, output_ids: Mapping[str, Collection[str]], *, keep_files: bool = False
     ) -> RemovedJobs:
-        """Remove some outputs of jobs, by job id. The jobs keep the others; the first of these is then the cover."""
+        """Remove some outputs of jobs, given by job id. The first remaining output of each job becomes its cover."""
         return await _in_halves(
             list(output_ids),
             lambda half: self._remove_outputs(tenant_id, {id_: output_ids[id_] for id_ in half}, keep_files=keep_files),
@@ -186,7 +186,7 @@ class Removals:
         try:
             await self._remove_objects(shard, removed)
         except Exception:
-            # The rows are deleted, which is all the caller was promised. The objects are recorded.
+            # The rows are deleted, and the recorded objects will be removed later, so the call succeeds.
             log.warning("removal.postponed", shard=shard.name, objects=len(removed), exc_info=True)
 
     async def _remove_objects(self, shard: Database, found: Sequence[Removal]) -> None:
@@ -198,7 +198,8 @@ class Removals:
 
 
 async def _in_halves(job_ids: Sequence[str], work: Callable[[Sequence[str]], Awaitable[RemovedJobs]]) -> RemovedJobs:
-    """Remove something of each job. If a file of at least one job is in use, bisect, so that the others are removed."""
+    """Run a removal for several jobs. If a file of at least one job is in use, bisect, so that the others are
+    removed."""
     try:
         return await work(job_ids)
     except Conflict as error:
@@ -233,8 +234,8 @@ async def _remove_files(
     leftovers: Iterable[str] = (),
     url_seconds: float = 0,
 ) -> list[Removal]:
-    """Remove files that no video needs. An upload is removed again after `url_seconds`, because until then its URL may
-    still be used."""
+    """Remove files that no video needs. Uploads are removed again after `url_seconds`, because their URLs are valid
+    until then."""
     found = await media.files_of(tx, tenant_id, file_ids)
     used = await removals.used_by_videos(tx, found, except_video=video_id)
     removable = [file for file in found.values() if file.id not in used]

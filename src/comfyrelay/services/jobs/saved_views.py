@@ -1,4 +1,4 @@
-"""Saved views of the web app: filters and sort order under a name."""
+"""Saved views of the web app: named filters and sort orders."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ class SavedViewService:
             return await saved_views.of_area(tx, tenant_id, area)
 
     async def save(self, tenant_id: str, *, area: str, name: str, search: Mapping[str, str]) -> SavedView:
-        """Save a view. A view with the same name is replaced."""
+        """Save a view, replacing any view with the same name."""
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx) -> SavedView:

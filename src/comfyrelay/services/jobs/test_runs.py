@@ -39,7 +39,8 @@ class TestRuns:
                 item=ItemRequest(input_payload=values or {}, input_file_id=input_file_id, label=f"Test of {slug}"),
                 stage=stage,
                 shows_workers=True,
-                # The administrator chose the worker, so wait even while it misses requirements.
+                # The administrator chose the worker, so the job waits even if the worker does not meet the
+                # requirements.
                 wait_for_missing=worker_id is not None,
                 is_test=True,
                 only_worker=worker_id,

@@ -1,4 +1,4 @@
-"""Uploads: the server writes the row of a file first, then the client sends the bytes directly to object storage."""
+"""Uploads: the server first writes the row of a file, then the client sends the bytes directly to object storage."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ PIECE_BYTES = 1024 * 1024
 # Local files: rows per transaction, and concurrent copies.
 GROUP_SIZE = 200
 MAX_CONCURRENT_COPIES = 8
-# Much longer than the copies of one group take.
+# Much longer than copying one group takes.
 COPY_SECONDS = 6 * 3600.0
 
 
@@ -63,7 +63,7 @@ class Uploads:
         self._library = library
 
     async def create(self, user: User, new: AnnouncedUpload, *, is_guest: bool = False) -> PreparedUpload:
-        """Create the row of a file and sign its upload URL. The signature covers type and length."""
+        """Create the row of a file and sign its upload URL. The signature covers the type and the length."""
         check_upload(new, max_bytes=self._settings.max_upload_bytes)
         await self._check_effect(new)
         row = _row(user, new, is_guest=is_guest)
@@ -91,7 +91,8 @@ class Uploads:
         return found[0]
 
     async def copy_local_files(self, user: User, sources: Sequence[Path], *, is_guest: bool = False) -> dict[Path, str]:
-        """Copy files of this machine to object storage; return their ids. All are checked before the first copy."""
+        """Copy files of this machine to object storage, and return their ids. All files are checked before the first
+        copy."""
         announced = await asyncio.to_thread(lambda: [_describe(source) for source in sources])
         for upload in announced:
             check_upload(upload, max_bytes=self._settings.max_upload_bytes)
@@ -160,15 +161,15 @@ class Uploads:
         return largest if limits.max_bytes is None else min(largest, limits.max_bytes - usage.bytes)
 
     async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> ResultPage[tuple[FileRecord, bool]]:
-        """Return a page of a tenant's uploads, newest first, and whether a job has used each."""
+        """Return a page of a tenant's uploads, newest first, each with whether a job has used it."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             found = await media.upload_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return make_page(found, limit=limit, key=lambda item: item[0].id)
 
     async def require_announced(self, path: str) -> None:
-        """Raise `NotFound` for the bytes of an upload that was deleted, whose URL is still valid. Other paths pass.
-        Raises `UploadLimitReached` for an upload of a guest that would fill the disk."""
+        """Raise `NotFound` for an upload that was deleted while its URL is still valid, and `UploadLimitReached` for an
+        upload of a guest that would fill the disk. Ignores other paths."""
         if (tenant_id := tenant_of_upload(path)) is None:
             return
         shard = await self._databases.shard_of(tenant_id)
@@ -176,7 +177,7 @@ class Uploads:
             if not await media.ids_at(tx, tenant_id, [path]):
                 raise NotFound("This upload was deleted. Announce it again.")
         if path.startswith(guest_uploads_folder(tenant_id)):
-            # Others may have filled the disk since it was announced.
+            # The disk may have filled up since the upload was announced.
             await self._check_guest_space(0)
 
     async def _limits(self, tenant_id: str) -> UploadLimits:
@@ -203,7 +204,7 @@ class Uploads:
         )
 
     async def _schedule_removal(self, shard: Database, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Record objects before they are copied: a killed process leaves them without rows."""
+        """Schedule the removal of objects before they are copied, because a killed process leaves them without rows."""
         paths = [row["path"] for row in rows]
         schedule = partial(removals.schedule, tenant_id=rows[0]["tenant_id"], paths=paths, after_seconds=COPY_SECONDS)
         return await shard.run(TransactionStep.TENANT, schedule)
@@ -218,7 +219,7 @@ class Uploads:
 
         async def work(tx: Tx) -> None:
             if limits.are_set or is_guest:
-                # The lock keeps concurrent uploads from exceeding a limit together.
+                # The lock prevents concurrent uploads from exceeding a limit together.
                 await ledger.lock_wallet(tx, tenant_id)
             if is_guest:
                 await self._check_guest_limits(tx, tenant_id, new_files=len(rows), new_bytes=size)
@@ -254,7 +255,7 @@ class Uploads:
         except BaseException as error:
             await self._objects.remove_many([row["path"] for row in rows])
             if isinstance(error, ExceptionGroup):
-                # The caller gets the first error only.
+                # The caller gets only the first error.
                 raise error.exceptions[0] from None
             raise
 
@@ -313,7 +314,7 @@ class Uploads:
             raise InvalidInput(errors={"original_file_id": problem})
 
     async def _check_effect(self, new: AnnouncedUpload) -> None:
-        """Refuse a wrong media type before the upload, not after it."""
+        """Refuse a wrong media type before the upload rather than after it."""
         if new.effect_id is None:
             return
         effect = await self._library.effect(id_=new.effect_id)
@@ -343,7 +344,7 @@ def _row(user: User, new: AnnouncedUpload, *, is_guest: bool) -> dict[str, Any]:
 
 @contextmanager
 def _readable(source: Path) -> Iterator[None]:
-    """Turn read errors of a local file into `InvalidInput`. Storage errors pass through."""
+    """Turn errors of reading a local file into `InvalidInput`. Errors of object storage pass through."""
     try:
         yield
     except OSError as error:

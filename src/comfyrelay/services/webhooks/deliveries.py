@@ -1,7 +1,7 @@
 """Deliver webhooks from a durable outbox in each shard, with retries.
 
 The transaction that ends a job also writes its delivery. A process claims a delivery for longer than sending can take.
-If the process dies, another one sends it again with the same id.
+If the process dies, another process sends it again with the same id.
 """
 
 import asyncio
@@ -29,9 +29,10 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 CLAIM_SIZE = 50
-# Concurrent requests per shard. Slow receivers beyond this delay others.
+# Concurrent requests per shard. If all are taken by slow receivers, other receivers wait.
 MAX_CONCURRENT = 500
-# A tenant with this many requests in flight gets no more claims, so that its slow receivers do not delay other tenants.
+# No more deliveries of a tenant with this many requests in flight are claimed, so that its slow receivers do not delay
+# other tenants.
 MAX_CONCURRENT_PER_TENANT = 50
 # Longer than sending and recording can take together.
 LEASE_SECONDS = 60.0
@@ -46,26 +47,27 @@ class _Delivery:
 
 class DeliveryService:
     def __init__(self, databases: Databases, sender: WebhookSender, *, on_recorded: Callable[[], None]) -> None:
-        """`on_recorded` is called when outcomes were written."""
+        """`on_recorded` is called after outcomes were written."""
         self._databases = databases
         self._sender = sender
         # Notified when deliveries may be due.
         self.wakeup = Wakeup()
-        # Deliveries of a shard are sent independently, and their outcomes are written in groups. Tasks have a tenant.
+        # Deliveries of a shard are sent independently, and their outcomes are written in groups. Each task belongs to a
+        # tenant.
         self._sending: dict[str, dict[asyncio.Task[None], str]] = defaultdict(dict)
         self._recorders: dict[str, GroupCommit[DeliveryOutcome, None]] = {
             shard: GroupCommit(partial(self._record, shard)) for shard in databases.shards
         }
-        # Attempts of this process by outcome, for metrics.
+        # Attempts in this process by outcome, for metrics.
         self.attempts: Counter[str] = Counter()
         self._on_recorded = on_recorded
 
     async def start_due(self) -> int:
-        """Start all due deliveries without waiting for responses; return how many."""
+        """Start all due deliveries without waiting for responses, and return their number."""
         return sum(await asyncio.gather(*(self._start_due(shard) for shard in self._databases.shards)))
 
     async def run_once(self) -> int:
-        """Send all due deliveries, all shards in parallel; return how many."""
+        """Send all due deliveries, all shards in parallel, and return their number."""
         sent = 0
         while started := await self.start_due():
             sent += started
@@ -98,7 +100,7 @@ class DeliveryService:
         )
 
     async def close(self) -> None:
-        """Cancel deliveries in progress, which are retried when their claims expire, and record the finished ones."""
+        """Record finished deliveries, and cancel those in progress, which are retried when their claims expire."""
         for task in (tasks := self._tasks()):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -179,7 +181,7 @@ class DeliveryService:
 
 
 def decide_outcome(claimed: ClaimedDelivery, sent: SendResult) -> DeliveryOutcome:
-    """Decide whether the delivery is delivered, pending with an increasing delay, or given up."""
+    """Decide whether the delivery succeeded, is pending with an increasing delay, or is abandoned."""
     waits = len(RETRY_DELAYS_SECONDS)
     if sent.is_ok:
         status = DeliveryStatus.DELIVERED

@@ -51,7 +51,7 @@ class Endpoints:
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.TENANT, work)
 
     async def remove_webhook(self, tenant_id: str) -> None:
-        """Remove the default URL. The secret stays, for jobs with their own URL."""
+        """Remove the default URL. The secret is kept for jobs with their own URL."""
         shard = await self._databases.shard_of(tenant_id)
         await shard.run(TransactionStep.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
 

@@ -12,7 +12,7 @@ from comfyrelay.services.paging import ResultPage
 from comfyrelay.store.central import tenants
 from comfyrelay.store.tenant import deliveries
 
-# Larger numbers are not counted exactly.
+# Counts above this number are not exact.
 MAX_COUNTED = 10_000
 
 
@@ -51,7 +51,7 @@ class DeliveryOverview:
             if before is not None:
                 last_ids.append(before)
         found.sort(key=lambda delivery: delivery.id, reverse=True)
-        # One shard was read only down to this id. Its unread deliveries may be newer than older ones of other shards.
+        # One shard was read only down to this id. Its unread deliveries may be newer than deliveries of other shards.
         edge = max(last_ids, default="")
         items = [delivery for delivery in found if delivery.id >= edge][:limit]
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None

@@ -45,12 +45,12 @@ class WebhookSender:
         self._allow_private = allow_private
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
-        # Slow DNS must not block the default threads, which files and passwords use. One tenant has fewer messages in
-        # flight than there are threads.
+        # Slow DNS must not block the default threads, which are needed for files and passwords. There are more threads
+        # than messages in flight per tenant.
         self._resolver = ThreadPoolExecutor(MAX_RESOLVERS, thread_name_prefix="webhook-names")
 
     async def send(self, url: str, body: str, headers: Mapping[str, str]) -> SendResult:
-        """Send a message once. Errors of the receiver are returned, not raised."""
+        """Send a message once. Errors of the receiver are returned rather than raised."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._send(httpx.URL(url), body, headers)
@@ -116,8 +116,8 @@ class WebhookSender:
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
-            # No proxy from the environment: it would connect to unchecked addresses. No keep-alive: two hosts at one
-            # address must not share a connection.
+            # Use no proxy from the environment, because it would connect to unchecked addresses. Use no keep-alive,
+            # because two hosts at one address must not share a connection.
             self._client = BoundedClient(
                 trust_env=False,
                 follow_redirects=False,
@@ -134,7 +134,7 @@ def _resolve(host: str, port: int) -> list[str]:
 
 
 async def _read_start(response: httpx.Response) -> None:
-    """Read the start of the response. Its content does not matter, and it may be endless."""
+    """Read the beginning of the response. The content does not matter and may be endless."""
     read = 0
     with contextlib.suppress(httpx.HTTPError):
         async for piece in response.aiter_raw(MAX_RESPONSE_BYTES):

@@ -1,4 +1,4 @@
-"""Check whether a fleet could run a workflow, against its machine bundle or its workers."""
+"""Check whether a fleet can run a workflow, based on its machine bundle or its workers."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from comfyrelay.services.catalogue.availability import (
 )
 from comfyrelay.services.catalogue.graphs import Graphs
 
-ADVICE = "Add what is missing, or map the workflow with `force`. Its jobs then wait until a worker has everything."
+ADVICE = "Add what is missing, or map the workflow with `force`. Its jobs will wait until a worker has everything."
 
 
 class Bundles:
@@ -41,7 +41,8 @@ class Bundles:
     ) -> None:
         """Raise `MissingOnWorkers` if the fleet's machines are missing a requirement of one of these workflows.
 
-        Without a bundle, the `reports` of its workers count. Without workers, nothing is known to be missing.
+        Without a bundle, the `reports` of the fleet's workers are checked. Without workers, nothing is known to be
+        missing.
         """
         if bundle is None and not reports:
             return

@@ -63,13 +63,14 @@ class Fleets:
                 await self._require(slug, fleet, workflow_slugs, bundle=fleet.machine_spec.bundle)
 
         async def work(tx: Tx) -> None:
-            # Lock the fleet, so that a worker that registers now gets either the old or the new mapping.
+            # Lock the fleet, so that a worker registering now gets either the old or the new mapping.
             await _map(tx, await _locked_fleet(tx, stage, slug), workflow_slugs)
 
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> FleetRecord:
-        """Change the settings of a fleet. `machines` and `autoscaling` are merged field by field; null resets them."""
+        """Change the settings of a fleet. `machines` and `autoscaling` are merged field by field, and null resets
+        them."""
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await _locked_fleet(tx, stage, slug)
@@ -86,7 +87,7 @@ class Fleets:
         return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def reset_launches(self, *, stage: Stage, slug: str) -> FleetRecord:
-        """Forget failed and refused launches, because the operator has removed their cause."""
+        """Forget failed and refused launches after the operator has removed their cause."""
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await _locked_fleet(tx, stage, slug)
@@ -105,7 +106,8 @@ class Fleets:
     async def _require(
         self, slug: str, fleet: FleetRecord | None, workflow_slugs: Sequence[str], *, bundle: Bundle | None
     ) -> None:
-        """Check the fleet against newly mapped workflows. This runs before locking, because it reads object storage."""
+        """Check that the fleet can run newly mapped workflows. This runs before locking, because it reads object
+        storage."""
         async with self._databases.central.read() as tx:
             found = [await catalogue.workflow(tx, slug=slug_) for slug_ in dict.fromkeys(workflow_slugs)]
             mapped = await fleets.workflow_ids_of(tx, fleet.id) if fleet else set()
@@ -115,7 +117,7 @@ class Fleets:
 
 
 async def _require_no_machines(tx: Tx, fleet: FleetRecord) -> None:
-    """Raise `Conflict` if the fleet has machines, which would be orphaned and keep costing money."""
+    """Raise `Conflict` if the fleet has machines, because they would be orphaned and keep costing money."""
     if count := len(await machine_rows.present(tx, [fleet.id])):
         raise Conflict(
             f"The {fleet.stage} fleet {fleet.slug!r} still has {count} machine{'s' if count > 1 else ''}. Set its "
@@ -138,7 +140,7 @@ async def _map(tx: Tx, fleet: FleetRecord, workflow_slugs: Sequence[str]) -> Non
 
 
 def _merged(before: Mapping[str, Any] | None, changes: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Merge explicit values only, so that better defaults reach all other fleets."""
+    """Store only explicit values, so that improved defaults apply to all other fields."""
     if changes is None:
         return None
     return {name: value for name, value in {**(before or {}), **changes}.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Verify EC2 instance identity documents, which replace a shared fleet secret."""
+"""Verify EC2 instance identity documents, which workers can use instead of a shared fleet secret."""
 
 import base64
 import binascii
@@ -15,9 +15,9 @@ from comfyrelay.errors import ConfigurationError, Unauthorized
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 
-# AWS uses 2048 bits; shorter keys are broken.
+# AWS uses 2048 bits. Shorter keys are insecure.
 MIN_KEY_BITS = 2048
-# How far the clock of this server may be behind EC2's.
+# The clock of this server may be this far behind EC2's.
 MAX_CLOCK_SKEW = timedelta(minutes=5)
 MAX_DOCUMENT_LENGTH = 16 * 1024
 
@@ -36,7 +36,8 @@ class Identities:
     def __init__(
         self, *, certificates: Mapping[str, Path], accounts: Mapping[str, Sequence[str]], max_age_seconds: float
     ) -> None:
-        """`certificates` are the files with the certificates of AWS by region. `accounts` may join, by stage."""
+        """`certificates` are the files with AWS certificates by region. `accounts` are the accounts that may join, by
+        stage."""
         self._files = certificates
         self._accounts = accounts
         self._max_age = timedelta(seconds=max_age_seconds)
@@ -112,7 +113,7 @@ class Identities:
 
 
 def _parse_message(signed: str) -> tuple[bytes, Any]:
-    """Parse a PKCS #7 message into content and signer. Nothing is verified yet."""
+    """Parse a PKCS #7 message into content and signer, without verifying it."""
     from asn1crypto import cms  # noqa: PLC0415
 
     try:
@@ -163,7 +164,7 @@ def _is_signed_by(certificate: Any, content: bytes, signer: Any) -> bool:
 
 
 def _signed_bytes(content: bytes, signer: Any) -> bytes:
-    """Return the content, or the signed attributes, which include the digest of the content."""
+    """Return the signed bytes: the content, or the signed attributes, which include the digest of the content."""
     attributes = signer["signed_attrs"]
     if attributes.native is None:
         return content

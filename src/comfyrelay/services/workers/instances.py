@@ -13,7 +13,7 @@ PREFIX = "i-"
 
 
 class InstanceCheck:
-    """Off by default. The check passes if AWS is unreachable."""
+    """The check is off by default, and passes if AWS is unreachable."""
 
     def __init__(self, *, is_on: bool) -> None:
         self._is_on = is_on

@@ -1,7 +1,7 @@
 """Logs of workers, sent only while an administrator watches.
 
-Each process remembers for a minute which workers are watched, and tells the others through the notify channel. The
-response to the next poll or heartbeat asks the worker for its lines.
+Each process remembers for a minute which workers are watched, and informs the other processes through the notify
+channel. The response to the next poll or heartbeat asks the worker for its lines.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ class WorkerLogService:
     def __init__(
         self, databases: Databases, notify_channel: NotifyChannel, *, on_request: Callable[[str], None]
     ) -> None:
-        """`on_request` answers a worker's waiting poll, so that the worker sees the request."""
+        """`on_request` answers a worker's waiting poll, so that the worker receives the request."""
         self._on_request = on_request
         self._databases = databases
         self._notify_channel = notify_channel
-        # By worker: until when its log is watched, and when it was last asked for lines.
+        # By worker: the time until which its log is watched, and the time of the last request for lines.
         self._until: dict[str, float] = {}
         self._requested_at: dict[str, float] = {}
         self._waiting: WakeupsByKey[str] = WakeupsByKey()
@@ -59,7 +59,7 @@ class WorkerLogService:
         return LastLines(lines=lines, received_at=received_at)
 
     def should_request(self, worker_id: str) -> bool:
-        """Whether to ask the worker for its lines now. If so, a new interval starts."""
+        """Return whether to ask the worker for its lines now. If so, start a new interval."""
         now = _now()
         not_before = self._requested_at.get(worker_id, -PAUSE_SECONDS) + PAUSE_SECONDS
         if self._until.get(worker_id, 0.0) <= now or now < not_before:

@@ -12,7 +12,7 @@ from comfyrelay.store.central.workers import worker_list
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllowList:
-    """Allowed node classes of workers, and the excluded classes with the reason."""
+    """Allowed node classes of workers, and excluded classes with the reasons."""
 
     workers: int
     allowed: Sequence[str]

@@ -41,7 +41,7 @@ class SlotViews:
         self._databases = context.databases
         self._offline_seconds = context.settings.worker_offline_seconds
         self._comfyui_unreachable = context.hooks.comfyui_unreachable
-        # Reports and changed warm workflows by worker, which are not written yet.
+        # Reports and changed warm workflows by worker that are not written yet.
         self._devices: dict[str, DeviceReports] = {}
         self._warm: dict[str, Sequence[str]] = {}
         self._written_warm: dict[str, Sequence[str]] = {}
@@ -58,7 +58,7 @@ class SlotViews:
             self._warm[worker_id] = hashes
 
     async def write_noted(self) -> Set[str]:
-        """Write the pending reports; return the workers whose devices were written."""
+        """Write the pending reports, and return the workers whose devices were written."""
         devices, self._devices = self._devices, {}
         if devices:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_devices(tx, devices))
@@ -145,7 +145,7 @@ def _slot_job(
     job = known.get(held.job_id)
     batch_id = job.batch_id if job is not None else None
     progress, mean_seconds = held.progress, usual.get(held.workflow_id)
-    # A worker that reports no progress does not report its start either.
+    # A worker that reports no progress does not report the start of the run either.
     started_at = progress.began_at or (held.leased_at if progress.is_estimated else None)
     elapsed = max((now - started_at).total_seconds(), 0.0) if started_at is not None else 0.0
     return SlotJob(

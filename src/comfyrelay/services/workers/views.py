@@ -28,9 +28,9 @@ from comfyrelay.store.central import audit, catalogue, tenants
 from comfyrelay.store.central.workers import fleets, worker_list
 from comfyrelay.store.database import Tx
 
-# Workers report any text.
+# Workers may report arbitrary text.
 MAX_VERSION_LENGTH = 40
-# Period of the metrics of a fleet.
+# The period covered by a fleet's metrics.
 METRICS_PERIOD = timedelta(hours=1)
 
 
@@ -62,7 +62,7 @@ class ListedWorkers(ResultPage[WorkerLine]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerView:
-    """A worker with details. `slugs` are the workflow slugs of its recent jobs by workflow hash."""
+    """A worker with details. `slugs` are the workflow slugs of its recent jobs, by workflow hash."""
 
     line: WorkerLine
     workflow_slugs: Sequence[str]

@@ -1,4 +1,4 @@
-"""Worker lifecycle: registered through a fleet, drained, deregistered."""
+"""The lifecycle of workers: register in a fleet, drain, deregister."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from comfyrelay.store.central.queue import blocks, dispatches, missing_requireme
 from comfyrelay.store.central.workers import fleets, node_definitions, workers
 from comfyrelay.store.database import Tx
 
-# Actor of drains by autoscaling.
+# The actor of drains by autoscaling in the audit log.
 AUTOSCALING = "autoscaling"
 
 
@@ -44,7 +44,7 @@ class Workers:
         self._default_fleet = context.default_fleet
         self._decisions = decisions
         self._identities = identities
-        # Workers that sent a request and are not recorded as seen yet.
+        # Workers that sent a request, but are not recorded as seen yet.
         self._seen: set[str] = set()
 
     async def register(
@@ -66,7 +66,7 @@ class Workers:
         identity: Identity | None = None,
         devices: Sequence[Mapping[str, Any]] | None = None,
     ) -> WorkerRegistered:
-        """Register a worker in its fleet. `devices` may say that none of its ComfyUI can be used yet.
+        """Register a worker in its fleet. `devices` may say that none of its ComfyUI servers can be used yet.
 
         A registered worker that presents its `key` gets a new token and keeps its leases, because it did not receive
         the response to its first call.
@@ -77,7 +77,7 @@ class Workers:
         held = await compare_with_requirements(self._databases, capabilities or {})
 
         async def work(tx: Tx) -> WorkerRegistered:
-            # Take this lock first. Submissions wait for it, and must not hold a worker that is removed here.
+            # Take this lock first: submissions wait for it, and must not hold a lock on a worker that is removed here.
             await missing_requirements.lock(tx)
             # Then lock the fleet, so that a repeated call waits for the pending one and finds its worker.
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
@@ -109,7 +109,7 @@ class Workers:
             await write_missing(tx, worker_id, worker.capabilities, held)
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
-            # A worker that registers late, on a machine that is being terminated, would lose its work.
+            # A worker that registers late on a machine that is being terminated would lose its work.
             if await machines.is_ending(tx, worker.fleet_id, worker_id):
                 worker = await self._drain(tx, worker, by=AUTOSCALING)
             leases = await workers.lease_count(tx, worker_id) if renewed else 0
@@ -118,13 +118,13 @@ class Workers:
         return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def _find_returning(self, tx: Tx, worker_id: str, key_hash: str | None) -> Worker | None:
-        """Return the registered worker if the call has its key. Otherwise remove an offline worker of that name."""
+        """Return the registered worker if the call has its key. Otherwise, remove an offline worker of that name."""
         known = await workers.get(tx, worker_id, lock=True)
         if known is not None and key_hash is not None and known.registration_key_hash == key_hash:
             if not known.is_approved:
                 raise Forbidden("This worker is not approved.")
             return known
-        # With the fleet's secret, a worker may take over the name of an offline worker whose token was lost.
+        # With the fleet secret, a worker may take over the name of an offline worker whose token was lost.
         if await workers.remove_if_offline(tx, worker_id, offline_seconds=self._settings.worker_offline_seconds):
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
         return None
@@ -132,9 +132,9 @@ class Workers:
     async def try_to_register(
         self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
     ) -> list[str]:
-        """Return what `register` would assign, or raise the error of `register`, without writing.
+        """Return the result of `register`, or raise its error, without writing.
 
-        A registered worker may call this, too.
+        Registered workers may also call this.
         """
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker_id)
@@ -166,7 +166,7 @@ class Workers:
             return await workers.by_token(tx, token_hash)
 
     async def note_capabilities(self, worker: Worker, capabilities: Mapping[str, Any]) -> None:
-        """Update a worker's capabilities from a poll. Usually they have not changed."""
+        """Update a worker's capabilities from a poll. Usually, they have not changed."""
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker.worker_id)
         if known is None or known.capabilities == capabilities:
@@ -197,9 +197,9 @@ class Workers:
         return worker
 
     async def drain_if_idle(self, tx: Tx, worker_id: str, *, fleet_id: int) -> bool:
-        """Drain a worker without leases in the caller's transaction, because its machine ends.
+        """Drain a worker without leases in the caller's transaction, because its machine will end.
 
-        Returns whether the worker cannot take another job. Waits for a concurrent lease.
+        Waits for a concurrent lease. Returns whether the worker can no longer take a job.
         """
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
@@ -210,9 +210,9 @@ class Workers:
         return True
 
     async def remove_lost(self, tx: Tx, worker_id: str, *, fleet_id: int) -> Decided:
-        """Remove a worker whose machine is gone, and end its leases. The caller announces the result.
+        """Remove a worker whose machine no longer exists, and end its leases. The caller announces the result.
 
-        Revoked workers stay, so that they cannot register again.
+        Revoked workers are kept, so that they cannot register again.
         """
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id or not worker.is_approved:
@@ -232,7 +232,7 @@ class Workers:
         await self._decisions.announce(decided)
 
     async def drain_in(self, tx: Tx, worker_id: str, *, fleet_id: int) -> int:
-        """Drain a worker whose machine ends, even if it has leases; return the number of leases."""
+        """Drain a worker whose machine will end, even if it has leases, and return the number of leases."""
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
             return 0
@@ -259,7 +259,7 @@ class Workers:
         return token
 
     def note_seen(self, worker_id: str) -> None:
-        """Note that a worker sent a request. It is recorded soon, together with others."""
+        """Note that a worker sent a request. Notes are recorded in batches."""
         self._seen.add(worker_id)
 
     def take_seen(self) -> set[str]:
@@ -275,7 +275,8 @@ class Workers:
         only_out_of_memory: bool = False,
         by: str | None = None,
     ) -> int:
-        """End the blocks of a worker, of one workflow or all; return how many. `by` is the user, for the audit log."""
+        """End a worker's blocks of one workflow or of all workflows, and return their number. `by` is the user, for the
+        audit log."""
 
         async def work(tx: Tx) -> int:
             if by is not None and await workers.get(tx, worker_id) is None:
@@ -293,13 +294,13 @@ class Workers:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_seen(tx, worker_ids))
 
     async def release(self, worker_id: str, *, reason: str) -> int:
-        """Requeue every lease of the worker without penalty; return how many."""
+        """Requeue all leases of the worker without penalty, and return their number."""
         which = dispatches.leased_by(worker_id)
         decided = await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")
         return len(decided.transitions)
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
-        """Remove the worker and requeue its leases; return how many."""
+        """Remove the worker, requeue its leases, and return their number."""
 
         async def work(tx: Tx) -> Decided:
             worker = await workers.get(tx, worker_id)
@@ -319,7 +320,8 @@ class Workers:
         return len(decided.transitions)
 
     async def remove_offline(self, seconds: float) -> int:
-        """Remove workers without a request for `seconds`; return how many. Workers with a lease stay."""
+        """Remove workers without a request for `seconds`, except workers with leases. Returns the number of removed
+        workers."""
 
         async def work(tx: Tx) -> int:
             removed = await workers.remove_offline(tx, seconds=seconds)
@@ -337,7 +339,7 @@ class Workers:
         return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def recall_prefetched(self, worker_id: str) -> int:
-        """Ask a worker to requeue its prefetched jobs; return how many."""
+        """Ask a worker to requeue its prefetched jobs, and return their number."""
         return await self._decisions.recall(dispatches.leased_by(worker_id))
 
     def _source_of(self, worker_id: str) -> RegistrationSource:
@@ -352,7 +354,7 @@ class Workers:
         offline_seconds = self._settings.worker_offline_seconds
         if not is_member and await workers.count_of_fleet(tx, fleet.id, offline_seconds=offline_seconds) >= fleet_limit:
             raise Forbidden(f"The fleet {slug!r} is full: it has {fleet_limit} workers.")
-        # Registrations are serialised, so no two workers take the last place.
+        # Registrations are serialised, so that two workers cannot take the last place.
         limit = self._settings.max_workers
         if limit is None or member is not None:
             return fleet

@@ -33,7 +33,7 @@ _NO_REUSE: Mapping[str, ReusedOutputs] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedJobs:
-    """Written jobs and the outbox row from which they are enqueued."""
+    """Written jobs, and the outbox row from which they are enqueued."""
 
     jobs: Sequence[JobRecord]
     submission: PendingSubmission | None
@@ -104,13 +104,14 @@ class Acceptance:
     async def check_limit(
         self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None, more: int = 1
     ) -> None:
-        """Check the limit under the wallet lock, so that concurrent submissions cannot exceed it together."""
+        """Check the limit of active jobs under the wallet lock, so that concurrent submissions cannot exceed it
+        together."""
         await self.check_active(
             tenant_id, await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id), more=more
         )
 
     async def check_active(self, tenant_id: str, active: int, *, more: int = 1) -> None:
-        """Check the limit for a user with this number of active jobs."""
+        """Check the limit of active jobs for a user who has this number of them."""
         own = (await self._limits_of(tenant_id)).max_active_jobs
         limit = self._max_active_jobs if own is None else own
         if active + more > limit:
@@ -121,7 +122,7 @@ class Acceptance:
     ) -> AcceptedJobs:
         """Write new jobs. `balance` is the balance of the locked wallet.
 
-        `reused` has the outputs of jobs that cost nothing and complete at once, by job id.
+        `reused` contains, by job id, the outputs of jobs that are free and complete immediately.
         """
         tenant_id = new[0].tenant_id
         new = [_as_reused(job, reused[job.id]) if job.id in reused else job for job in new]
@@ -147,7 +148,8 @@ class Acceptance:
     async def _complete(
         self, tx: Tx, created: Sequence[JobRecord], copies: Mapping[str, ReusedOutputs]
     ) -> dict[str, JobState]:
-        """Settle jobs as if a worker had completed them, in this transaction: tokens, output, video, event, webhook."""
+        """Settle jobs in this transaction as if a worker had completed them: tokens, output, video, event and
+        webhook."""
         states = await jobs.lock_states(tx, [job.id for job in created])
         updates = {
             job.id: reused_update(

@@ -1,7 +1,7 @@
 """Policy check of the texts that a guest of a desk submits.
 
-A desk has no policy, because its owner writes the graphs. A guest only fills in texts of these graphs, so these texts
-follow the policy for tenants. Texts of the owner, such as defaults, may name anything.
+A desk has no policy, because its owner writes the graphs. Guests only fill in texts of these graphs, so their texts
+must follow the policy for tenants. The owner's texts, such as defaults, may name anything.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ class GuestInputs:
     """Checks the texts of a guest for one graph."""
 
     def __init__(self, policy: GraphPolicy, graph: Graph, properties: Sequence[Property]) -> None:
-        # A desk turns the policy off.
+        # On a desk, the policy is off.
         self._policy = replace(policy, mode="deny") if policy.mode == "off" else policy
         self._graph = graph
         self._files = frozenset(prop.placeholder for prop in properties if prop.is_asset)
@@ -37,7 +37,8 @@ class GuestInputs:
         self._passed: set[tuple[str, str]] = set()
 
     def check(self, values: Sequence[Value], defaults: Mapping[str, Any]) -> None:
-        """Raise `InvalidInput` for texts that the policy forbids. The owner chose the defaults and all choices."""
+        """Raise `InvalidInput` for texts that the policy forbids. Defaults and choices are allowed, because they are
+        the owner's."""
         errors = {
             value.property.key: REFUSED_TEXT
             for value in values
@@ -62,7 +63,7 @@ class GuestInputs:
         return True
 
     def _reached_inputs(self, placeholder: str) -> Graph:
-        """Return the inputs that contain a text, directly or through links of nodes that only combine texts."""
+        """Return the inputs that contain a text, directly or through nodes that only combine texts."""
         wanted = placeholders_of([placeholder])
         pending = [(id_, name) for id_, name, value in _inputs(self._graph) if wanted.found_in(texts_in(value))]
         reached: Graph = {}
@@ -70,7 +71,7 @@ class GuestInputs:
         while pending:
             id_, name = pending.pop()
             node = self._graph[id_]
-            # The policy reads only class and inputs.
+            # The policy reads only classes and inputs.
             part = reached.setdefault(id_, {"class_type": node["class_type"], "inputs": {}})
             part["inputs"][name] = node["inputs"][name]
             if id_ not in passing and _only_links_to(passing, node["inputs"]):

@@ -1,4 +1,4 @@
-"""Measure the inputs of effects, for their limits and prices. What a client says about a file does not count."""
+"""Measure the inputs of effects, for limits and prices. Claims of clients about their files do not count."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders, texts_i
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 
-# Number of allowed value sets that one batch remembers. Other sets are checked each time.
+# Number of allowed value sets that are cached per batch. Other sets are checked each time.
 MAX_REMEMBERED = 100_000
 
 
@@ -24,14 +24,14 @@ class OwnInputs:
             for name, value in node["inputs"].items():
                 if placeholders := wanted.found_in(texts_in(value)):
                     group = self._groups.setdefault(tuple(sorted(placeholders)), {})
-                    # The policy reads only class and inputs.
+                    # The policy reads only classes and inputs.
                     group.setdefault(id_, {"class_type": node["class_type"], "inputs": {}})["inputs"][name] = value
         self._passed: set[tuple[str, ...]] = set()
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raise `GraphNotAllowed` if the policy forbids these values."""
         for names, inputs in self._groups.items():
-            # `repr` tells 1 from "1".
+            # `repr` distinguishes 1 from "1".
             given = tuple(f"{name}={values[name]!r}" for name in names if name in values)
             if given in self._passed:
                 continue

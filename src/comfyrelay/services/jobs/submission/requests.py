@@ -28,7 +28,7 @@ class ItemRequest:
     output_folder: str | None = None
     # Labels by which the user finds the job.
     metadata: Mapping[str, str] = field(default_factory=dict)
-    # The servers that sent the job here. It does not take part in the digest.
+    # The servers that forwarded the job. Not part of the digest.
     via: Sequence[str] = ()
 
 
@@ -43,18 +43,18 @@ class SubmissionRequest:
     workflow_slug: str | None = None
     priority: int = 0
     webhook_url: str | None = None
-    # By default the server's stage.
+    # By default, the server's stage.
     stage: Stage | None = None
     # After this time, the job may run on more expensive workers.
     max_wait_seconds: int | None = None
-    # The fields below do not take part in the digest.
+    # The fields below are not part of the digest.
     # Whether to accept the job even if no worker meets its requirements yet.
     wait_for_missing: bool = False
     # Whether error messages may name workers.
     shows_workers: bool = False
     # Whether a copy of an equal job's output is accepted.
     reuse: bool = False
-    # Whether a guest of a desk submits it, whose texts follow the policy for tenants.
+    # Whether the request comes from a guest of a desk, whose texts must follow the policy for tenants.
     is_guest: bool = False
 
     def shared_fields(self) -> dict[str, Any]:
@@ -67,15 +67,15 @@ class JobRequest(SubmissionRequest):
 
     item: ItemRequest = field(default_factory=ItemRequest)
     delay_seconds: float = 0.0
-    # The fields below do not take part in the digest.
+    # The fields below are not part of the digest.
     # A test run needs no effect and costs nothing.
     is_test: bool = False
     only_worker: str | None = None
-    # The price that the user saw.
+    # The price that the user has seen.
     expected_tokens: int | None = None
 
     def job_fields(self) -> dict[str, Any]:
-        """Return the fields that the job record has under the same name."""
+        """Return the fields that have the same name in the job record."""
         return {name: getattr(self, name) for name in _JOB_FIELDS}
 
     def digest(self) -> str:
@@ -93,14 +93,15 @@ class JobRequest(SubmissionRequest):
                 "webhook_url": self.webhook_url,
                 "stage": self.stage,
                 **wait_limit(self.max_wait_seconds),
-                # Digests of jobs without labels stay valid.
+                # Omitted if empty, so that older digests of jobs without labels remain valid.
                 **({"metadata": dict(self.item.metadata)} if self.item.metadata else {}),
             }
         )
 
 
 def wait_limit(max_wait_seconds: int | None) -> dict[str, int]:
-    """Return the part of a digest for the wait limit. It is empty without a limit, so that older digests stay valid."""
+    """Return the part of a digest for the wait limit. It is empty without a limit, so that older digests remain
+    valid."""
     return {} if max_wait_seconds is None else {"max_wait_seconds": max_wait_seconds}
 
 

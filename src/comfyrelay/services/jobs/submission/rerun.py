@@ -10,7 +10,7 @@ from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict
 from comfyrelay.pacing import paced
 from comfyrelay.services.hooks import VaryValues
-from comfyrelay.services.jobs.submission.again_offers import AgainOffer
+from comfyrelay.services.jobs.submission.rerun_offers import RerunOffer
 from comfyrelay.services.jobs.submission.seeds import new_seed
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import clearing, jobs
@@ -18,7 +18,8 @@ from comfyrelay.store.tenant.library import media
 
 
 async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: VaryValues) -> list[NewJobRecord]:
-    """Create a retry of each job, and show its batch again. An idempotency key ensures that it is retried once."""
+    """Create a retry of each job, and show its batch again. An idempotency key ensures that each job is retried only
+    once."""
     payloads = await _payloads(tx, old, vary if new_seeds else None)
     if batch_ids := {job.batch_id for job in old if job.batch_id is not None}:
         await clearing.show_batches(tx, batch_ids)
@@ -40,7 +41,7 @@ async def retries(tx: Tx, old: Sequence[JobRecord], *, new_seeds: bool, vary: Va
 async def batch_copies(
     tx: Tx,
     old: Sequence[JobRecord],
-    offers: Mapping[str, AgainOffer],
+    offers: Mapping[str, RerunOffer],
     *,
     batch_id: str,
     new_seeds: bool,
@@ -60,16 +61,16 @@ async def batch_copies(
     ]
 
 
-def _offer(offers: Mapping[str, AgainOffer], job: JobRecord) -> AgainOffer:
+def _offer(offers: Mapping[str, RerunOffer], job: JobRecord) -> RerunOffer:
     if (offer := offers.get(job.id)) is None:
-        raise Conflict("The batch has changed meanwhile. Try again.")
+        raise Conflict("The batch has changed in the meantime. Try again.")
     return offer
 
 
 async def copy_alone(
-    tx: Tx, old: JobRecord, offer: AgainOffer | None, *, new_seeds: bool, vary: VaryValues
+    tx: Tx, old: JobRecord, offer: RerunOffer | None, *, new_seeds: bool, vary: VaryValues
 ) -> NewJobRecord:
-    """Copy a job outside any batch. The video is copied too, so that both results are kept."""
+    """Copy a job outside any batch. Its video is also copied, so that both results are kept."""
     payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
     key = f"again:{new_id()}"
     video_id = await _copy_video(tx, old)
@@ -87,11 +88,11 @@ async def _copy_video(tx: Tx, old: JobRecord) -> str | None:
 
 
 async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: VaryValues | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the payloads of the old jobs; with `vary`, they have new seeds."""
+    """Return the payloads of the old jobs. With `vary`, they have new seeds."""
     payloads = await jobs.payloads(tx, [job.id for job in old])
     async for job in paced(old):
         primary = JobPayload.from_json(payloads[job.id]).primary_input
-        # Only files of users have a media type. Files of the catalogue are never deleted.
+        # Only files of users have a media type. Files of the catalogue are never deleted, so they need no check.
         if primary is not None and primary.mime_type is not None and job.input_file_id is None:
             raise Conflict("This job cannot run again, because its input was deleted.")
     if vary is None:
@@ -120,10 +121,10 @@ def _copy(
     is_varied: bool,
     *,
     idempotency_key: str,
-    offer: AgainOffer | None = None,
+    offer: RerunOffer | None = None,
     **changes: Any,
 ) -> NewJobRecord:
-    """Copy a job. Without an offer, it keeps its price and its longest run."""
+    """Copy a job. Without an offer, it keeps its price and its maximum run time."""
     copied = {name: getattr(old, name) for name in NewJobRecord.__dataclass_fields__ if name not in _NOT_COPIED}
     if offer is not None:
         copied["reserved_tokens"] = offer.tokens

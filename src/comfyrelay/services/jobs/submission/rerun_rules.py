@@ -1,9 +1,9 @@
 """Rules for running a job again that depend on the catalogue and on the user's role, which may have changed.
 
-A job of an effect runs again only while the effect is offered, at its price then. A retry replaces a
-run that failed or was canceled, so it stays possible afterwards, for the price that the user accepted, until the
-workflow is deleted. A test run is free, so only an administrator can repeat it. A tenant's own workflow runs again only
-while the tenant may have one.
+A job of an effect can run again only while the effect is offered, at its current price. A retry replaces a run that
+failed or was canceled, so it remains possible until the workflow is deleted, at the price that the user accepted. A
+test run is free, so only an administrator can repeat it. A tenant's own workflow can run again only while the tenant is
+allowed to have own workflows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,8 +22,8 @@ class RerunRules:
         self._own_access = own_access
 
     async def check_again(self, old: Sequence[JobRecord]) -> None:
-        """Raise `Conflict` if an effect is no longer offered or a workflow was deleted, and `Forbidden` for a test run
-        of another user, and for workflows of tenants that may no longer have their own."""
+        """Raise `Conflict` if an effect is no longer offered or a workflow was deleted. Raise `Forbidden` for a test
+        run, unless its user is still an administrator, and for own workflows of tenants that may no longer have any."""
         async with self._databases.central.read() as tx:
             await _check_effects(tx, old)
             await _check_workflows(tx, old)
@@ -31,8 +31,7 @@ class RerunRules:
         await self._check_owners(owners)
 
     async def check_retry(self, old: Sequence[JobRecord]) -> None:
-        """Raise `Conflict` if a workflow was deleted, and `Forbidden` for a test run, unless its user is still an
-        administrator, and for workflows of tenants that may no longer have their own."""
+        """Raise `Conflict` if a workflow was deleted. Raise `Forbidden` as `check_again` does."""
         async with self._databases.central.read() as tx:
             await _check_workflows(tx, old)
             owners = await _check_unpriced(tx, old)
@@ -62,7 +61,7 @@ async def _check_workflows(tx: Tx, old: Sequence[JobRecord]) -> None:
 
 
 async def _check_unpriced(tx: Tx, old: Iterable[JobRecord]) -> set[str]:
-    """Check the test runs. Return the tenants whose own workflows the other jobs without an effect run."""
+    """Check the test runs. Returns the tenants of the other jobs without an effect, which run own workflows."""
     unpriced = [job for job in old if job.effect_id is None]
     if not unpriced:
         return set()

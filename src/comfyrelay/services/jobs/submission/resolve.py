@@ -38,14 +38,14 @@ from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media
 from comfyrelay.text import excerpt, is_storable
 
-# ComfyUI accepts larger requests. A prompt may occur in a graph thousands of times.
+# ComfyUI accepts larger requests. Limited because a prompt may occur in a graph thousands of times.
 MAX_FILLED_BYTES = 64 * 1024 * 1024
 MAX_LABEL_PART_LENGTH = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A workflow to run, its effect if any, and facts about its graph."""
+    """A workflow to run, its effect, if any, and facts about its graph."""
 
     workflow: WorkflowRecord
     effect: EffectRecord | None
@@ -55,7 +55,7 @@ class Target:
     own_inputs: OwnInputs | None
     # Set for the request of a guest.
     guest_inputs: GuestInputs | None
-    # The maximum of the numbers of nodes and of filled-in texts.
+    # The number of nodes or of filled-in texts, whichever is larger.
     size: int
     graph_bytes: int
     # How often each placeholder occurs in the graph.
@@ -88,7 +88,7 @@ class NamedMedia:
 
     files: Mapping[str, StoredFile]
     videos: Mapping[str, VideoRecord]
-    # By file id, for a job of an effect.
+    # By file id, for jobs of effects.
     measured: Mapping[str, InputFacts] = field(default_factory=dict)
 
 
@@ -126,7 +126,8 @@ class Resolver:
         is_test: bool = False,
         is_guest: bool = False,
     ) -> Target:
-        """Find an effect's workflow or a workflow of the tenant; for a test run also one of the catalogue."""
+        """Find an effect's workflow or a workflow of the tenant. For a test run, also find workflows of the
+        catalogue."""
         if (effect_id is None) == (workflow_slug is None):
             raise InvalidInput(errors={"effect_id": "Name either an effect or one of your workflows."})
         async with self._databases.central.read() as tx:
@@ -160,7 +161,7 @@ class Resolver:
                 properties=properties,
                 hasher=hasher,
                 own_inputs=self._own_inputs(workflow, graph, properties) if workflow.tenant_id else None,
-                # Every desk checks the values of its script itself.
+                # A desk checks the values of its script itself.
                 guest_inputs=GuestInputs(self._policy, graph, properties)
                 if is_guest and workflow.kind == WorkflowKind.GRAPH
                 else None,
@@ -197,7 +198,7 @@ class Resolver:
     ) -> NamedMedia:
         """Look up the tenant's files and videos that the items name.
 
-        With `hash_content`, files without a known hash are read, because equal jobs are recognised by content.
+        With `hash_content`, files without a known hash are hashed, because equal jobs are recognised by content.
         """
         assets = {property_.key for property_ in target.properties if property_.is_asset}
         file_ids = {item.input_file_id for item in items if item.input_file_id is not None}
@@ -250,7 +251,7 @@ class Resolver:
         request_digest: str,
         batch_id: str | None = None,
     ) -> list[NewJobRecord]:
-        """Build the jobs of a batch, or a single job. Refuse jobs that no worker can run, unless they may wait."""
+        """Build the jobs of a batch, or a single job. Refuses jobs that no worker can run, unless they may wait."""
         jobs = await self.build_jobs(requests, target, found, request_digest=request_digest, batch_id=batch_id)
         first = requests[0]
         await self._availability.require(
@@ -342,7 +343,7 @@ class Resolver:
         self, item: ItemRequest, target: Target, found: NamedMedia
     ) -> tuple[Sequence[Value], StoredFile | None, JobPayload]:
         """Resolve the properties into a payload that later changes of the catalogue do not affect."""
-        # Seeds are drawn before the job is written, so that all attempts and repeated requests use the same ones.
+        # Seeds are drawn before the job is written, so that all attempts and repeated requests use the same seeds.
         drawn = draw_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
         overrides = {**target.overrides, **drawn}
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
@@ -433,7 +434,7 @@ def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
 
 
 def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]) -> None:
-    """Refuse texts with a placeholder of an asset, because workers would replace it by a file name."""
+    """Refuse texts with a placeholder of an asset, because workers would replace it with a file name."""
     assets = placeholders_of(_files(properties))
     errors = {
         value.property.key: "This text contains a placeholder of the workflow."
@@ -463,7 +464,7 @@ def _occurrences(graph: Graph, properties: Sequence[Property]) -> dict[str, int]
 
 
 def _check_filled(target: Target, values: Mapping[str, Any]) -> None:
-    """Check the size before filling in values, which would allocate the memory."""
+    """Check the size first, because filling in the values would allocate the memory."""
     filled = sum(target.occurrences.get(name, 0) * len(str(value)) for name, value in values.items())
     if target.graph_bytes + filled > MAX_FILLED_BYTES:
         raise TooLarge(f"With these values the graph would exceed {MAX_FILLED_BYTES // 2**20} MiB: use shorter texts.")

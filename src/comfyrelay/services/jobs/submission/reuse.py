@@ -1,7 +1,7 @@
 """Reuse outputs: complete a job with copies of the outputs of an equal job.
 
-The copies are made before the job is written, so a crash may orphan them. A later check of the job's folder, which is
-recorded first, removes objects without a file row.
+The copies are made before the job is written, so a crash may orphan them. A check of the job's folder is therefore
+scheduled first, which later removes objects without a file row.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from comfyrelay.store.tenant.library.reuse import ReusableFile, ReusableJob
 from comfyrelay.store.tenant.retention import OrphanSearch
 
 MAX_CONCURRENT_READS = 16
-# The check runs after this time, which is much longer than the largest submission takes.
+# The check runs after this time, which is much longer than any submission takes.
 ORPHAN_SEARCH_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReusedOutputs:
-    """The copies of the outputs of another job, and its id."""
+    """Copies of the outputs of another job, and the id of that job."""
 
     job_id: str
     outputs: Sequence[UploadedOutput]
@@ -54,9 +54,9 @@ class Reuse:
     async def copy_outputs(
         self, shard: Database, new: Sequence[NewJobRecord], *, batch_label: str | None = None
     ) -> dict[str, ReusedOutputs]:
-        """Copy outputs of equal completed jobs; return them by the id of the new job.
+        """Copy the outputs of equal completed jobs, and return the copies by the id of the new job.
 
-        Jobs of another stage are never equal, because a simulator's output must not pass for one of ComfyUI.
+        Jobs of another stage are never equal, because a simulator's output must not pass for ComfyUI's.
         """
         wanted = {job.fingerprint for job in new if job.fingerprint is not None}
         if not wanted:
@@ -80,7 +80,7 @@ class Reuse:
         return {job.id: outputs for (job, _), outputs in zip(matched, copied, strict=True) if outputs is not None}
 
     async def discard(self, reused: Mapping[str, ReusedOutputs]) -> None:
-        """Remove files of jobs that were not written, because they were refused or an equal request came first."""
+        """Remove the copies of jobs that were not written, because they were refused or an equal request came first."""
         attempts = [
             Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=found.about)
             for job_id, found in reused.items()
@@ -95,7 +95,7 @@ class Reuse:
         for output in source.outputs:
             copied = await self._copy_output(job, output)
             if copied is None:
-                # The output was removed just now, so run the job.
+                # The output has just been removed, so run the job.
                 return None
             outputs.append(copied)
         on_reused = self._hooks.on_reused

@@ -1,4 +1,4 @@
-"""Random seeds for jobs that give none."""
+"""Random seeds for jobs without a given seed."""
 
 import secrets
 from collections.abc import Mapping, Sequence

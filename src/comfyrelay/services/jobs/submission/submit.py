@@ -10,8 +10,8 @@ from comfyrelay.errors import ComfyRelayError, Conflict, IdempotencyConflict, Pr
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
-from comfyrelay.services.jobs.submission.again_offers import AgainOffers
 from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
+from comfyrelay.services.jobs.submission.rerun_offers import RerunOffers
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -19,14 +19,14 @@ from comfyrelay.services.queue.control import require_job
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 
-# Writes what belongs to a new job, in the transaction of the job.
+# Writes additional rows for a new job, in the transaction of the job.
 OnWritten = Callable[[Tx, JobRecord], Awaitable[None]]
 _RETRYABLE = {JobStatus.FAILED, JobStatus.CANCELED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedJob:
-    """A job, whether this request created it, and the seed of a new job."""
+    """A job, whether the request created it, and the seed of a new job."""
 
     job: JobRecord
     is_new: bool
@@ -42,7 +42,7 @@ class JobSubmission:
         reuse: Reuse,
         *,
         rules: RerunRules,
-        offers: AgainOffers,
+        offers: RerunOffers,
     ) -> None:
         self._databases = context.databases
         self._allow_private = context.settings.webhook_allow_private
@@ -74,7 +74,8 @@ class JobSubmission:
             if (known := await _by_key(shard, request)) is None:
                 raise
             return await self._repeated(shard, known, request_digest)
-        # A repeated request must not copy the output of its own job. Otherwise, the key is checked under the lock.
+        # With `reuse`, check the key first: a repeated request must not copy the output of its own job. Otherwise, the
+        # key is checked under the lock.
         if request.reuse and (known := await _by_key(shard, request)) is not None:
             return await self._repeated(shard, known, request_digest)
         reused = await self._reuse.copy_outputs(shard, [new]) if request.reuse else {}
@@ -99,11 +100,11 @@ class JobSubmission:
         return SubmittedJob(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
 
     async def find_price(self, request: JobRequest) -> int:
-        """Return the tokens that a job would reserve. Nothing is written."""
+        """Return the tokens that a job would reserve, without writing anything."""
         return await self._resolve.find_price(await self._databases.shard_of(request.tenant_id), request)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
-        """Retry a failed or canceled job as a new job with its own reservation. A job is retried at most once."""
+        """Retry a failed or canceled job as a new job with a new reservation. A job is retried at most once."""
         return (await self.retry_once(tenant_id, job_id, new_seeds=new_seeds)).job
 
     async def retry_once(
@@ -133,7 +134,7 @@ class JobSubmission:
         return SubmittedJob(job=job, is_new=is_new)
 
     async def retry_all(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        """Retry all jobs or none, in one transaction; return how many were not retried before."""
+        """Retry all jobs or none, in one transaction. Returns the number of jobs that had not been retried before."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             wanted = [job for job in await jobs.by_ids(tx, job_ids) if job.tenant_id == tenant_id]
@@ -189,7 +190,7 @@ class JobSubmission:
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await _require_ended(tx, tenant_id, job_id)
             copy = await rerun.copy_alone(tx, old, None, new_seeds=False, vary=self._vary)
-            # A user who runs it again pays for that.
+            # A user who later runs this job again pays the usual price.
             free = replace(copy, reserved_tokens=0, saved_tokens=old.again_tokens)
             accepted = await self._accept.write_jobs(tx, balance, [free])
             return accepted.jobs[0], accepted

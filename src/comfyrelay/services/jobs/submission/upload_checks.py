@@ -15,8 +15,8 @@ HEAD_BYTES = 64 * 1024
 
 
 async def check_uploads(objects: ObjectStore, files: Iterable[StoredFile], *, max_pixels: int) -> None:
-    """Raise `InvalidInput` if a file that no job has used yet has another size than announced, or is an image with too
-    many pixels: its outputs would be as large."""
+    """Raise `InvalidInput` if a file that no job has used yet does not have the announced size, or is an image with too
+    many pixels, because its outputs would be as large."""
     limit = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
     async def check(file: StoredFile) -> None:
@@ -28,8 +28,8 @@ async def check_uploads(objects: ObjectStore, files: Iterable[StoredFile], *, ma
 
 
 async def _check_size(objects: ObjectStore, file: StoredFile) -> None:
-    # An S3 server may ignore the length in a signed URL. The server itself accepts no other length, and has read the
-    # files whose hash it knows.
+    # S3 servers may ignore the length in a signed URL. This server enforces the length of local uploads, and has read
+    # all files whose hash it knows.
     if isinstance(objects, LocalObjects) or file.content_hash is not None or file.size is None:
         return
     stat = await objects.stat(file.path)
@@ -45,7 +45,7 @@ async def _check_pixels(objects: ObjectStore, file: StoredFile, max_pixels: int)
     try:
         head = b"".join([piece async for piece in objects.stream(file.path, start=0, length=length)])
     except NotFound:
-        # The worker reports a file that was not uploaded.
+        # If the file was not uploaded, the worker will report it.
         return
     header = read_image_header(head)
     if header is not None and header.width * header.height > max_pixels:

@@ -16,13 +16,13 @@ from comfyrelay.services.queue.wait_reasons import start_of_new
 from comfyrelay.store.central.queue import pauses
 from comfyrelay.store.central.workers import workers
 
-# Items of a batch differ only in inputs, so checking the first ones is enough.
+# Items of a batch differ only in inputs, so checking the first items is enough.
 MAX_CHECKED = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimateRequest:
-    """A request for an estimate. `files` are files that items name and that are not stored yet."""
+    """A request for an estimate. `files` are files named by items that are not stored yet."""
 
     tenant_id: str
     user_id: str
@@ -77,7 +77,7 @@ class Estimates:
         """Return the missing requirements and the price of the jobs."""
         target = request.target
         if target.workflow.kind == WorkflowKind.SCRIPT:
-            # The preview of a script checks the values. A check as a job would copy its files.
+            # The preview of a script checks the values. Checking them as for a job would copy the files.
             return None, 0
         effect = target.effect
         checked = request.items[: None if effect is not None and effect.price_formula is not None else MAX_CHECKED]
@@ -90,7 +90,7 @@ class Estimates:
         media = replace(found, files={**found.files, **request.files})
         checked_jobs = await self._resolve.build_jobs(requests, target, media, request_digest="")
         missing = await self._resolve.find_missing(checked_jobs, target, shows_names=request.shows_workers)
-        # Unchecked jobs have the same price as the first one.
+        # Unchecked jobs have the same price as the first job.
         prices = [job.reserved_tokens for job in checked_jobs]
         return missing, sum(prices) + (len(request.items) - len(checked)) * max(prices, default=0)
 

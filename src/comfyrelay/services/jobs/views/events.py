@@ -1,7 +1,7 @@
 """Streams of job events and progress, for any number of subscribers.
 
-One reader per shard polls once a second for all subscribers together, and at once after this process applied updates to
-the shard. A subscriber costs no query.
+One reader per shard polls for all subscribers once a second, and immediately after this process has applied updates to
+the shard. Subscribers cost no queries.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MIN_PAUSE_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """New events and progress of a job. Both are empty in a keep-alive."""
+    """New events and progress of a job. In a keep-alive, both are empty."""
 
     events: tuple[Event, ...] = ()
     progress: Any = None
@@ -45,7 +45,7 @@ class _Subscriber:
     seq: int
     status: str
     events: list[Event] = field(default_factory=list)
-    # Only the newest value is stored, so slow subscribers skip others.
+    # Only the newest value is stored, so slow subscribers skip older ones.
     progress: Any = None
     last_progress: Any = None
     has_changes: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,9 +81,9 @@ class JobEvents:
         self._is_closed = False
 
     async def subscribe(self, job: JobRecord, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
-        """Yield the events of a job after `after_seq`, then new ones, until the job ends.
+        """Yield the events of a job after `after_seq`, then new events, until the job ends.
 
-        After `quiet_seconds` without changes, yield empty changes as a keep-alive.
+        After `quiet_seconds` without changes, yields empty changes as a keep-alive.
         """
         if self._is_closed:
             return
@@ -112,7 +112,7 @@ class JobEvents:
             reader.remove(subscriber)
 
     def wake(self, shard: str, entries: Iterable[OutboxEntry]) -> None:
-        """Read a shard's events now if a subscribed job got updates from this process."""
+        """Read a shard's events now if this process has applied updates to a subscribed job."""
         reader = self._readers.get(shard)
         if reader is not None and reader.size:
             reader.wake({update.job_id for entry in entries for update in entry.updates})
@@ -174,7 +174,7 @@ class _EventReader:
             try:
                 await self._read()
             except Exception:
-                # The next read finds everything.
+                # The next read will find everything.
                 log.warning("events.read_failed", shard=self._shard, exc_info=True)
             await asyncio.sleep(min(MIN_PAUSE_SECONDS, self._tick_seconds))
 

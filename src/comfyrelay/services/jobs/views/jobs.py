@@ -19,7 +19,7 @@ from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.jobs import JobInput
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.submission.again_offers import AgainOffers
+from comfyrelay.services.jobs.submission.rerun_offers import RerunOffers
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import status_filter
 from comfyrelay.services.paging import ResultPage, make_page
@@ -38,7 +38,7 @@ PAGE_SIZE = 500
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputView:
     file: FileRecord
-    # The number within its job, from 1.
+    # The number within its job, starting at 1.
     number: int
     filename: str
     url: str
@@ -55,30 +55,31 @@ class JobView:
     seed: int | None = None
     workflow_slug: str | None = None
     workflow_name: str | None = None
-    # The prompt may be shortened.
+    # May be truncated.
     prompt: str | None = None
     input: JobInput | None = None
     progress: Mapping[str, Any] | None = None
-    # The job is leased, but its worker still runs another job.
+    # Whether the job is leased, but its worker is still running another job.
     is_prefetched: bool = False
     # Set while a running job has a pending cancel request.
     cancel_requested_at: datetime | None = None
     canceled_by: CanceledBy | None = None
-    # The output was removed when its retention ended.
+    # Whether the output was removed when its retention ended.
     is_expired: bool = False
     refunded_tokens: int = 0
     waiting: Waiting | None = None
     # The id of the retry.
     retried_as: str | None = None
-    # In a list, only the first output.
+    # Lists contain only the first output.
     outputs: Sequence[OutputView] = ()
     output_count: int = 0
-    # The price of another run now. Only a single job has it: its input may have to be measured.
+    # The current price of running the job again. Not set in lists, because the input may have to be measured.
     offered_tokens: int | None = None
 
     @property
     def again_tokens(self) -> int:
-        """The price of a retry, which is the price that the user accepted, or of another run."""
+        """The price of running the job again: for a retry, the price that the user accepted; otherwise, the current
+        price."""
         if self.job.status in {JobStatus.FAILED, JobStatus.CANCELED}:
             return self.job.reserved_tokens
         return self.job.again_tokens if self.offered_tokens is None else self.offered_tokens
@@ -95,7 +96,7 @@ class VideoView:
 
 class JobViews:
     def __init__(
-        self, context: ServiceContext, wait_reasons: WaitReasons, media_views: MediaViews, offers: AgainOffers
+        self, context: ServiceContext, wait_reasons: WaitReasons, media_views: MediaViews, offers: RerunOffers
     ) -> None:
         self._databases = context.databases
         self._users_are_owners = context.hooks.users_are_owners
@@ -123,7 +124,7 @@ class JobViews:
         try:
             offers = await self._offers.of(await self._databases.shard_of(job.tenant_id), [job])
         except (Conflict, InvalidInput):
-            # It cannot run again. The answer to that request says why.
+            # The job cannot run again. A request to run it again returns the reason.
             return None
         return offers[job.id].tokens if job.id in offers else None
 
@@ -176,12 +177,12 @@ class JobViews:
         return job, JobPayload.from_json(payloads[job.id])
 
     async def metadata(self, tenant_id: str, job_ids: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the labels of jobs."""
+        """Return the metadata of jobs."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await job_list.metadata_of(tx, job_ids)
 
     async def output_facts(self, tenant_id: str, view: JobView) -> dict[str, Mapping[str, Any]]:
-        """Return what the worker reported about the outputs of a job, such as their node, by file."""
+        """Return the metadata that the worker reported for each output, such as its node, by file id."""
         ids = [output.file.id for output in view.outputs]
         if not ids:
             return {}
@@ -190,7 +191,7 @@ class JobViews:
         return {id_: about or {} for id_, about in found.items()}
 
     async def failed_node(self, view: JobView) -> FailedNode | None:
-        """Return the node that failed, if its worker has named one. Customers do not see the nodes of an effect."""
+        """Return the node that failed, if the worker named it. Customers do not see the nodes of an effect."""
         job = view.job
         if job.status != JobStatus.FAILED or self.is_of_customer(job.effect_id):
             return None
@@ -214,7 +215,8 @@ class JobViews:
     async def logs(
         self, tenant_id: str, job_id: str, *, after_id: int, limit: int, is_admin: bool = False
     ) -> ResultPage[LogLineRecord]:
-        """Return log lines of a job's workers, oldest first. Those of an effect are for administrators only."""
+        """Return log lines of a job's workers, oldest first. For jobs of an effect, only administrators can read
+        them."""
         job = await self.job_record(tenant_id, job_id)
         if self.is_of_customer(job.effect_id) and not is_admin:
             return ResultPage(items=[])
@@ -256,7 +258,7 @@ class JobViews:
             waiting = await self._wait_reasons.of_job(job.tenant_id, job.id)
             return waiting_for_customer(waiting) if self.is_of_customer(job.effect_id) else waiting
         except NotFound:
-            # The job was accepted just now and is not in the queue yet.
+            # The job has just been accepted and is not in the queue yet.
             return None
 
     def is_of_customer(self, effect_id: int | None) -> bool:
@@ -269,7 +271,7 @@ class JobViews:
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
         made = [job.id for job in found if job.output_file_id is not None]
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            # A single job is shown completely.
+            # A single job is returned with all its outputs.
             of_jobs = await gallery.of_jobs(tx, tenant_id, made) if made and len(found) == 1 else {}
             counts = await gallery.count_of_jobs(tx, tenant_id, made) if made and len(found) > 1 else {}
             named.update(file_id for numbers in of_jobs.values() for file_id in numbers)
@@ -298,7 +300,7 @@ class JobViews:
             source = files.get(job.input_file_id or "")
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             workflow = workflows.get(job.workflow_id)
-            # The job may have been deleted since, or its values are too long for a list.
+            # The job may have been deleted in the meantime, or its values may be too long for a list.
             payload = JobPayload.from_json(payloads[job.id]) if job.id in payloads else None
             dispatch = leased.get(job.id, dispatches.NOT_RUNNING)
             progress = dispatch.progress or (STARTING_AGAIN if _is_starting_again(job) else None)
@@ -338,7 +340,7 @@ class JobViews:
                 poster_url=facts.poster_url,
             )
         asset = payload.primary_input if payload else None
-        # A file of the user has a media type. Without `input_file_id` it was deleted.
+        # Only user files have a media type. If no source was found, the user has deleted the file.
         if asset is None or asset.mime_type is not None:
             return None
         name = PurePosixPath(asset.path).name
@@ -412,7 +414,7 @@ class JobViews:
 
 
 async def find_workflow_ids(databases: Databases, tenant_id: str, slug: str | None) -> list[int] | None:
-    """Return the ids of the workflows with a slug. Without a slug, return `None`, which means all workflows."""
+    """Return the ids of the workflows with this slug; `None` without a slug, which means all workflows."""
     if slug is None:
         return None
     async with databases.central.read() as tx:
@@ -424,7 +426,7 @@ def _has_lost_output(job: JobRecord, files: Mapping[str, FileRecord]) -> bool:
 
 
 def _is_starting_again(job: JobRecord) -> bool:
-    """Whether a run of the job was lost, and the next one has not reported anything."""
+    """Whether a run of the job was lost, and the next run has not reported anything yet."""
     is_waiting_again = job.status == JobStatus.QUEUED and job.started_at is not None
     return is_waiting_again or (job.status == JobStatus.PROCESSING and job.attempts > 1)
 

@@ -1,8 +1,8 @@
 """Streams of changes to a tenant's jobs, batches, queue, marks and wallet, for any number of open pages.
 
-One task per shard reads the changes of all subscribed tenants, loads them once per tenant and sends them to its
-subscribers. A subscriber costs no query, except to catch up after a reconnect. A slow subscriber has a bounded backlog
-and must then reload.
+One task per shard reads the changes of all subscribed tenants, loads them once per tenant and sends them to the
+tenant's subscribers. Subscribers cost no queries, except to catch up after a reconnect. The backlog of a slow
+subscriber is bounded; beyond the limit, the subscriber must reload.
 """
 
 import asyncio
@@ -39,19 +39,19 @@ TICK_SECONDS = 0.5
 PAUSE_SECONDS = 0.25
 # Minimum interval between two reads of a queue's counts, order and progress.
 QUEUE_READ_SECONDS = 0.75
-# Per message, also when catching up; a subscriber that missed more must reload.
+# Maximum number of changes per message. Subscribers that missed more changes must reload.
 MAX_JOBS = 200
-# Per read, for all tenants of a shard together.
+# Maximum number of changes per read, for all tenants of a shard together.
 MAX_CHANGES = 10_000
 MAX_WAITING = 200
-# Changes are stored for longer than this.
+# Changes are kept for longer than this.
 REPLAY_SECONDS = 1800.0
-# How long `wait_closed` waits for reads in progress.
+# The maximum time that `wait_closed` waits for reads in progress.
 CLOSE_SECONDS = 5.0
 
 
 class Cursor(NamedTuple):
-    """The point up to which a subscriber has received everything: horizon and time of a read."""
+    """The point up to which a subscriber has received everything: the horizon and the time of a read."""
 
     txid: int
     at: int
@@ -73,7 +73,7 @@ class Cursor(NamedTuple):
     def can_replay(self, now: Horizon) -> bool:
         """Whether all changes since the cursor are still stored.
 
-        A cursor from the future comes from a database that was restored since.
+        A cursor from the future means that the database was restored since.
         """
         age = (now.at - datetime.fromtimestamp(min(self.at, 2**33), UTC)).total_seconds()
         return self.txid <= now.txid and age <= REPLAY_SECONDS
@@ -86,7 +86,7 @@ class Changed:
     removed: Sequence[str]
     # Marked outputs, if any.
     marked: MarkedOutputs | None = None
-    # The wallet got tokens that belong to no job.
+    # The wallet received tokens that belong to no job.
     has_credit: bool = False
 
     @property
@@ -99,12 +99,12 @@ LiveMessage = Changed | QueueSummary | Sequence[LiveProgress]
 
 @dataclass(eq=False)
 class _Tenant:
-    """State of a tenant with subscribers."""
+    """The state of a tenant with subscribers."""
 
     id: str
     position: Horizon
     subscribers: set[Subscriber[LiveMessage]] = field(default_factory=set)
-    # Sent changes that later reads find again, until the horizon passes their transactions.
+    # Changes already sent, which later reads find again until the horizon passes their transactions.
     sent: frozenset[int] = frozenset()
     is_stale: bool = True
     counts: dict[str, int] | None = None
@@ -150,9 +150,9 @@ class LiveUpdates:
     async def subscribe(
         self, tenant_id: str, *, cursor: str | None, quiet_seconds: float
     ) -> AsyncGenerator[StreamMessage[LiveMessage], None]:
-        """Yield the changes missed since `cursor` or a `Reset`, then the current queue, then all changes.
+        """Yield the changes since `cursor`, or a `Reset`, then the current queue, then all new changes.
 
-        After `quiet_seconds` without changes, yield an empty message as a keep-alive.
+        After `quiet_seconds` without changes, yields an empty message as a keep-alive.
         """
         if self.is_closed:
             return
@@ -161,7 +161,7 @@ class LiveUpdates:
         if reader is None:
             reader = self._readers[shard] = _ChangeReader(self, shard, self._notify_channel)
         subscriber: Subscriber[LiveMessage] = Subscriber()
-        # Subscribe before the missed changes are read, so that changes in between are sent twice rather than lost.
+        # Subscribe before reading the missed changes, so that changes in between are sent twice rather than lost.
         tenant = await reader.add(tenant_id, subscriber)
         try:
             for message in await self.finish_read(self._first_messages(tenant, shard, cursor)):
@@ -179,7 +179,7 @@ class LiveUpdates:
     async def _first_messages(
         self, tenant: _Tenant, shard: str, cursor: str | None
     ) -> list[StreamMessage[LiveMessage]]:
-        # Read the cursor first. Later messages may then repeat changes, but never skip any.
+        # Read the cursor first: later messages may then repeat changes, but never skip any.
         start = tenant.cursor
         missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
@@ -222,12 +222,12 @@ class LiveUpdates:
         )
 
     def wake(self, shard: str) -> None:
-        """Read a shard now, because this process applied updates to it."""
+        """Read a shard now, because this process has applied updates to it."""
         if shard in self._readers:
             self._readers[shard].wakeup.notify()
 
     async def finish_read(self, work: Coroutine[Any, Any, T]) -> T:
-        """Finish a read even if the client disconnects, because an interrupted read costs a database connection."""
+        """Finish a read even if the client disconnects, because an interrupted read loses a database connection."""
         task = asyncio.create_task(work)
         self._reads.add(task)
         task.add_done_callback(self._discard_read)
@@ -306,7 +306,7 @@ class _ChangeReader:
             try:
                 await self._read()
             except Exception:
-                # The positions have not moved, so the next read finds everything.
+                # The positions have not moved, so the next read will find everything.
                 log.warning("live.read_failed", shard=self._shard, exc_info=True)
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -346,7 +346,8 @@ class _ChangeReader:
             tenant.send(StreamMessage(content=content, cursor=tenant.cursor))
 
     async def _read_queues(self, tenants: Sequence[_Tenant]) -> None:
-        """Poll queue order and progress, which write no change rows, for all tenants with active jobs together."""
+        """Poll the queue order and the progress of all tenants with active jobs, because these changes write no
+        rows."""
         if not tenants:
             return
         if stale := [tenant for tenant in tenants if tenant.is_stale or tenant.counts is None]:

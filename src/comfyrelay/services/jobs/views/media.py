@@ -16,7 +16,7 @@ from comfyrelay.store.tenant.library import media
 
 # A gallery page needs two URLs per file and is loaded often.
 MAX_CACHED_URLS = 20_000
-# Workflows without a job among this many newest outputs have no cover and no known duration.
+# Covers and durations of workflows are taken from this many of the newest outputs.
 MAX_RECENT_OUTPUTS = 1000
 
 
@@ -32,7 +32,7 @@ class MediaViews:
         self._databases = context.databases
         self._objects = context.objects
         self._ttl_seconds = context.settings.presigned_ttl_seconds
-        # URLs by path, because browsers cache an image only while its URL stays the same.
+        # URLs by path. They are reused because browsers cache an image only while its URL stays the same.
         self._urls: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     async def view_files(self, tenant_id: str, file_ids: Iterable[str]) -> dict[str, ShownMedia]:
@@ -101,7 +101,7 @@ class RecentOutputs:
         return Covers(effects=found["effect"], workflows=found["workflow"])
 
     async def pace(self, tenant_id: str, *, workflow_id: int, effect_id: int | None) -> DurationEstimate | None:
-        """Return the pace of recent jobs, or `None` if there are none."""
+        """Return the pace of recent jobs; `None` if there are none."""
         seconds = [
             (output.completed_at - output.started_at).total_seconds()
             for output in await self._outputs(tenant_id)

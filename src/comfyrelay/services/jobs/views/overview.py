@@ -32,10 +32,10 @@ JOB_STATUS: Mapping[str, JobStatus] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueSummary:
-    """A tenant's queue. `waiting` is its start, in run order.
+    """A tenant's queue. `waiting` is the beginning of the queue, in run order.
 
-    `fetched` are jobs that a worker has leased to run next. They count as waiting. If the queue is paused since
-    `paused_at`, it holds all waiting jobs.
+    `fetched` are jobs that a worker has leased to run next. They count as waiting. If `paused_at` is set, the queue has
+    been paused since then and holds all waiting jobs.
     """
 
     counts: Mapping[str, int]
@@ -46,7 +46,7 @@ class QueueSummary:
 
 
 class QueueRows(NamedTuple):
-    """Leased jobs, the start of the waiting queue, and since when the queue is paused."""
+    """Leased jobs, the beginning of the waiting queue, and the time since which the queue has been paused."""
 
     leased: Sequence[LeasedItem]
     waiting: Sequence[Unit]
@@ -60,8 +60,8 @@ class JobDetails:
     inputs: Sequence[InputValue]
     error_detail: str | None
     attempts: Sequence[Attempt]
-    # The worker reports it. For a script, it has the command and all saved files.
-    # By the number of the output, in order.
+    # Reported by the worker, by the number of the output, in order. For a script, it contains the command and all saved
+    # files.
     outputs_metadata: Mapping[int, Mapping[str, Any] | None]
 
     @property
@@ -88,7 +88,7 @@ def summarize_queue(counts: Mapping[str, int], rows: QueueRows) -> QueueSummary:
 
 
 async def status_filter(databases: Databases, tenant_id: str, status: JobStatus | UnitStatus) -> StatusFilter:
-    """Make a filter for a status of jobs or of the queue view, in which prefetched jobs wait."""
+    """Build a filter for a status of jobs or of the queue view, in which prefetched jobs count as waiting."""
     wanted = JOB_STATUS.get(status, status)
     if wanted not in JOB_STATUS.values():
         return StatusFilter(wanted)
@@ -140,7 +140,7 @@ class QueueOverview:
             workflow_name=workflow.name if workflow else "",
             inputs=await self._inputs(payload, properties, own),
             error_detail=job.error_detail,
-            # The job's own seed is certain, while a worker may find several in the graph.
+            # The job's own seed is certain, whereas a worker may find several seeds in the graph.
             attempts=attempts
             if payload.seed is None
             else [replace(attempt, seed=payload.seed) for attempt in attempts],

@@ -1,7 +1,7 @@
-"""Draw pending posters: of inputs after a job names them, and of outputs whose poster took too long.
+"""Draw pending posters: posters of inputs that a job has used, and posters of outputs that took too long.
 
 The transaction that uses a file marks it as pending. A process claims a file for longer than drawing can take. If the
-process dies, another one draws the poster again under the same name.
+process dies, another process draws the poster again under the same name.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# Files are drawn one by one, to leave processes free for outputs. The lease of a claim is long enough for all files.
+# Posters are drawn one by one, to leave processes free for outputs. The lease of a claim is long enough for all files.
 CLAIM_SIZE = 5
 FILE_SECONDS = 100.0
 
@@ -38,7 +38,7 @@ class PendingPosters:
         self.wakeup = Wakeup()
 
     async def run_once(self) -> int:
-        """Draw the pending posters of all shards; return the number of files handled."""
+        """Draw the pending posters of all shards, and return the number of files handled."""
         done = 0
         for name in self._databases.shards:
             try:

@@ -15,7 +15,7 @@ from comfyrelay.services.jobs.views.media import ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
 from comfyrelay.store.tenant.units import BatchItem, BatchSummary
 
-# Number of items that the list shows of a batch. The others are on further pages.
+# Number of items per batch that the list shows. The other items are on further pages.
 MAX_ITEMS = 60
 
 
@@ -29,9 +29,9 @@ class QueueOrder:
     # Units with at least one queued or paused job.
     queued: frozenset[Unit]
     paused: frozenset[Unit]
-    # Seconds for which each job has been running.
+    # By job: the seconds for which it has been running.
     seconds: Mapping[str, float]
-    # Units of the jobs that workers have leased to run next, by job.
+    # By job that a worker has leased to run next: its unit.
     fetched: Mapping[str, Unit]
 
     def status_of(self, unit: Unit) -> UnitStatus | None:
@@ -54,17 +54,17 @@ class UnitRows:
     items: Mapping[str, Sequence[BatchItem]]
     retries: Mapping[str, str]
     workflows: Mapping[int, WorkflowRecord]
-    # Mean seconds by workflow.
+    # Mean run time in seconds, by workflow.
     means: Mapping[int, float]
     reasons: Mapping[str, Waiting]
-    # `None` if the counts of the batches are enough.
+    # Number of matching jobs per batch. `None` if `BatchState.counts` is enough.
     matched: Mapping[str, int] | None
-    # Views by file.
+    # Media URLs by file id.
     media: Mapping[str, ShownMedia]
 
 
 def batch_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None) -> QueueEntry:
-    """Make the entry of a batch. `filtered` is the status of the filter."""
+    """Build the entry of a batch. `filtered` is the status that the list is filtered by."""
     status = order.status_of(unit)
     state, summary, items = rows.states[unit.id], rows.summaries[unit.id], rows.items.get(unit.id, ())
     shared = _shared_fields(unit, summary.workflow_id, state.counts, rows, fetched=state.fetched, filtered=filtered)
@@ -91,7 +91,7 @@ def batch_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitSta
 
 
 def job_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None) -> QueueEntry:
-    """Make the entry of a single job."""
+    """Build the entry of a single job."""
     status = order.status_of(unit)
     job = rows.singles[unit.id]
     is_fetched = job.id in order.fetched
@@ -119,7 +119,7 @@ def job_entry(unit: Unit, rows: UnitRows, order: QueueOrder, filtered: UnitStatu
 
 
 def queue_item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> QueueItem:
-    """Make an item of an entry."""
+    """Build an item of an entry."""
     output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
     return QueueItem(
         id=item.id,

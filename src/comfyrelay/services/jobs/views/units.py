@@ -32,7 +32,7 @@ from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.job_list import StatusFilter
 from comfyrelay.store.tenant.units import BatchItem, BatchSummary
 
-# A page reads at most MAX_ROUNDS chunks of candidates. With a rare filter it may be short or empty.
+# A page reads at most MAX_ROUNDS chunks of candidates. With a rare filter, it may be short or empty.
 CHUNK_SIZE = 200
 MAX_ROUNDS = 10
 
@@ -136,14 +136,14 @@ class QueueUnits:
         return [unit for unit in line if counts.get(unit.id, {}).get(status)]
 
     async def _order(self, tenant_id: str) -> QueueOrder:
-        # Read the shard last. A unit that ends in between then appears only among the ended ones.
+        # Read the shard last. A unit that ends in between then appears only among the ended units.
         async with self._databases.central.read() as tx:
             leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
             line = await units.waiting(tx, tenant_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             active = await units.active(tx, tenant_id)
         running = dict.fromkeys(item.unit for item in leased if not item.is_prefetched and item.unit in active)
-        # The last ones are units that were accepted just now and are not in the queue yet.
+        # The active units come last: some have just been accepted and are not in the queue yet.
         known = [*(item.unit for item in leased), *(place.unit for place in line), *sorted(active)]
         paused = frozenset(place.unit for place in line if place.is_paused)
         queued = {place.unit for place in line if place.is_queued}
@@ -172,10 +172,10 @@ class QueueUnits:
         after: str | None,
         limit: int,
     ) -> tuple[list[QueueEntry], str | None]:
-        """Return units by creation time, and the last unit read if there may be more."""
+        """Return entries of units by creation time, and the last unit read if there may be more."""
         only_ended = sort is QueueSort.QUEUE
         if limit == 0:
-            # The ended units start on the next page.
+            # Ended units start on the next page.
             return [], ""
         found: list[QueueEntry] = []
         for _ in range(MAX_ROUNDS):
@@ -183,7 +183,7 @@ class QueueUnits:
                 tenant_id, among, after=after, oldest_first=sort is QueueSort.OLDEST, only_ended=only_ended
             )
             chosen = [unit for unit in candidates if not (only_ended and unit in order.active)]
-            # One unit more than fits shows whether there are more.
+            # One unit more than fits is read, to find out whether there are more.
             for chunk in chunks(chosen, limit + 1):
                 for view in await self._views(tenant_id, chunk, order, wanted):
                     if not view.matched:
@@ -213,7 +213,7 @@ class QueueUnits:
     async def _views(
         self, tenant_id: str, chosen: Sequence[Unit], order: QueueOrder, wanted: UnitFilter
     ) -> list[QueueEntry]:
-        """View the units that still exist."""
+        """Return the entries of the units that still exist."""
         rows = await self._load(tenant_id, chosen, order, wanted)
         views = []
         for unit in chosen:
@@ -278,7 +278,7 @@ class QueueUnits:
     def _for_customers(
         self, reasons: Mapping[str, Waiting], singles: Mapping[str, JobRecord], summaries: Mapping[str, BatchSummary]
     ) -> dict[str, Waiting]:
-        """Return the wait reasons, with those of effects in the words of customers."""
+        """Return the wait reasons. The reasons for jobs of effects are worded for customers."""
         of_effects = {id_ for id_, job in singles.items() if self._is_of_customer(job.effect_id)}
         of_effects |= {id_ for id_, batch in summaries.items() if self._is_of_customer(batch.effect_id)}
         return {id_: _with_position(found) if id_ in of_effects else found for id_, found in reasons.items()}
@@ -286,7 +286,7 @@ class QueueUnits:
     async def _matched(
         self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: QueueOrder
     ) -> dict[str, int] | None:
-        """Return the number of matching jobs by batch, or `None` if the counts of the batches are enough."""
+        """Return the number of matching jobs by batch; `None` if the counts of the batches are enough."""
         if not batch_ids or (wanted.workflow is None and not wanted.search):
             return None
         workflow_ids = await find_workflow_ids(self._databases, tenant_id, wanted.workflow)
@@ -315,7 +315,7 @@ def _parse_cursor(cursor: str | None) -> tuple[str, str | None]:
 
 
 def _start_index(line: Sequence[Unit], after: str | None) -> int:
-    """Return the index after `after`, which has a position and the id of the unit at that position.
+    """Return the index after `after`, which contains a position and the id of the unit at that position.
 
     If the unit has left the queue, step back by one, because showing a unit twice is better than skipping one.
     """

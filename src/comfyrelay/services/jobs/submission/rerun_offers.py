@@ -1,6 +1,7 @@
-"""What running an ended job again costs: the price of its effect now, or of a second of an own workflow now.
+"""The price of running an ended job again: the current price of its effect, or per second of an own workflow.
 
-A retry is something else: it replaces a run that failed or was canceled, and keeps the price that its user accepted.
+This does not apply to a retry, which replaces a run that failed or was canceled, and keeps the price that its user
+accepted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,8 @@ from comfyrelay.store.tenant.library import media
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AgainOffer:
-    """The price and the longest run of a job that runs again."""
+class RerunOffer:
+    """The price and the maximum run time of a job that runs again."""
 
     tokens: int = 0
     millitokens_per_second: int | None = None
@@ -39,14 +40,14 @@ class _Offered:
     properties: Sequence[Property]
 
 
-class AgainOffers:
+class RerunOffers:
     def __init__(self, databases: Databases, own_access: OwnWorkflowAccess, input_facts: MeasuredInputs) -> None:
         self._databases = databases
         self._own_access = own_access
         self._input_facts = input_facts
 
-    async def of(self, shard: Database, old: Sequence[JobRecord]) -> Mapping[str, AgainOffer]:
-        """Return the offer of each job. Raises `Conflict` if a job exceeds the limits that its effect has now."""
+    async def of(self, shard: Database, old: Sequence[JobRecord]) -> Mapping[str, RerunOffer]:
+        """Return the offer for each job. Raises `Conflict` if a job exceeds the current limits of its effect."""
         effects = await self._effects({job.effect_id for job in old if job.effect_id is not None})
         of_effects = [job for job in old if job.effect_id in effects]
         files: Mapping[str, StoredFile] = {}
@@ -58,11 +59,11 @@ class AgainOffers:
                 files = await media.stored_files(tx, of_effects[0].tenant_id, inputs) if inputs else {}
         measured = await self._measure(of_effects, effects, files)
         own = await self._own_workflows({job.workflow_id for job in old if job.effect_id is None})
-        offers: dict[str, AgainOffer] = {}
+        offers: dict[str, RerunOffer] = {}
         async for job in paced(old):
             offered = effects.get(job.effect_id or 0)
             if offered is None:
-                offers[job.id] = self._own_offer() if job.workflow_id in own else AgainOffer()
+                offers[job.id] = self._own_offer() if job.workflow_id in own else RerunOffer()
             elif job.id in payloads:
                 payload = JobPayload.from_json(payloads[job.id])
                 offers[job.id] = _of_effect(job, offered, payload, measured)
@@ -97,10 +98,10 @@ class AgainOffers:
             found = await catalogue.workflows_by_id(tx, ids)
         return {workflow.id for workflow in found.values() if workflow.tenant_id is not None}
 
-    def _own_offer(self) -> AgainOffer:
+    def _own_offer(self) -> RerunOffer:
         price = self._own_access.price
         assert price is not None
-        return AgainOffer(
+        return RerunOffer(
             tokens=price.reserved_tokens,
             millitokens_per_second=price.millitokens_per_second,
             max_run_seconds=price.max_seconds,
@@ -109,7 +110,7 @@ class AgainOffers:
 
 def _of_effect(
     job: JobRecord, offered: _Offered, payload: JobPayload, measured: Mapping[str, InputFacts]
-) -> AgainOffer:
+) -> RerunOffer:
     values = [
         Value(property=prop, value=payload.values[prop.placeholder], from_user=prop.user_configurable)
         for prop in offered.properties
@@ -118,13 +119,13 @@ def _of_effect(
     _check_limits(job, offered, values, measured)
     facts = measured.get(job.input_file_id or "", InputFacts())
     tokens = price_of(offered.effect, values, facts)
-    return AgainOffer(tokens=tokens, max_run_seconds=offered.effect.max_run_seconds)
+    return RerunOffer(tokens=tokens, max_run_seconds=offered.effect.max_run_seconds)
 
 
 def _check_limits(
     job: JobRecord, offered: _Offered, values: Sequence[Value], measured: Mapping[str, InputFacts]
 ) -> None:
-    """Refuse values that a customer could not choose any more."""
+    """Refuse values that a customer can no longer choose."""
     problems = {
         value.property.key: problem
         for value in values
@@ -138,5 +139,5 @@ def _check_limits(
     if problems:
         key, problem = next(iter(problems.items()))
         raise Conflict(
-            f"The limits of {offered.effect.name!r} have changed: {key}: {problem} Open the effect to start a new job."
+            f"The limits of {offered.effect.name!r} have changed. {key}: {problem} Open the effect to start a new job."
         )
