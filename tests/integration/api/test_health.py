@@ -56,7 +56,7 @@ async def test_outdated_schema_is_named(api: Api) -> None:
 async def test_schema_of_another_version_is_named(api: Api) -> None:
     await execute(api.engine.databases.central, "ALTER TABLE workflows RENAME COLUMN may_burst TO bursts")
     problem = problem_of(await api.anonymous.call("GET", "/readyz"), 503)
-    assert problem["errors"] == {"central": "The schema is the one of another version. Run `comfyrelay db status`."}
+    assert problem["errors"] == {"central": "The schema belongs to another version. Run `comfyrelay db status`."}
 
 
 async def test_unusable_storage_is_named_without_its_path(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,7 +370,7 @@ class TestStorage:
         monkeypatch.setattr(api.engine.objects, "get", refused)
         found = await admin.post("/api/admin/storage/check")
         assert [step["part"] for step in found["checks"]] == ["write", "read"]
-        assert "other content than was written" in found["checks"][-1]["problem"]
+        assert "different content from what was written" in found["checks"][-1]["problem"]
         assert found["upload_url"] is None
 
 

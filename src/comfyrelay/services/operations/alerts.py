@@ -1,7 +1,8 @@
-"""Tell operators of problems by mail, Slack, ntfy and other services, without repeating each message.
+"""Notify operators of problems by mail, Slack, ntfy and other services, without repeating each message.
 
-Servers share in the central database what each of them sees, and one of them sends. Rules are settings, and each server
-remembers what was sent, so that alerts also work while that database is away: then each server sends what it sees.
+In the central database, servers share the problems that each of them sees, and one of them sends the alert. Rules are
+settings, and each server remembers sent alerts, so that alerts also work while the database is unreachable: then each
+server sends the problems that it sees itself.
 """
 
 import asyncio
@@ -32,30 +33,31 @@ log = structlog.get_logger(__name__)
 
 ALL = "*"
 MAILTO = "mailto:"
-# Separate threads, so that slow services block nothing else.
+# Separate threads, so that slow services do not block anything else.
 _THREADS = ThreadPoolExecutor(4, thread_name_prefix="alerts")
 OutageName = tuple[str, str]
 Problems = dict[OutageName, Outage]
-# What a server saw counts for this time.
+# Problems that a server saw count for this long.
 SEEN_FOR = timedelta(minutes=2)
 TIMEOUT_SECONDS = 5.0
 
 
 @dataclass
 class RuleState:
-    """What a rule has sent, as far as this server knows. `told` are the problems that its receivers know of."""
+    """The state of a rule, as far as this server knows. `told` are the problems that its receivers have been told
+    of."""
 
     last_sent_at: datetime | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
     told: Problems = field(default_factory=dict)
-    # What this server saw last.
+    # The problems in the last check of this server.
     own: Problems = field(default_factory=dict)
-    # Whether it sent something that the database does not know.
+    # Whether this server has sent alerts that are not recorded in the database.
     is_alone: bool = False
 
 
 class Message(NamedTuple):
-    """What is sent, and the state of the rule before."""
+    """The message to send, and the previous state of the rule."""
 
     title: str
     body: str
@@ -79,11 +81,11 @@ class Alerts:
         self._mailer = mailer
         self._host = host
         self._clock = clock
-        # The name of this process among the servers.
+        # Identifies this process among the servers.
         self._holder = secrets.token_hex(8)
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for a rule that can never send an alert. Call it at the start."""
+        """Raise `ConfigurationError` for a rule that can never send an alert. Called at startup."""
         known = {ALL, *OutageKind}
         for name, rule in self.rules.items():
             if name not in known:
@@ -95,12 +97,12 @@ class Alerts:
                     raise ConfigurationError(f"COMFYRELAY_ALERTS: {shown(url)} cannot be used. {problem}")
 
     async def notify(self, current: Sequence[Outage]) -> None:
-        """Send what is new, and what is over, by each rule that is not quiet."""
+        """Send new and resolved problems by each rule that is not quiet."""
         for name, rule in self.rules.items():
             await self._notify(name, rule, {(outage.kind, outage.name): outage for outage in self._of(name, current)})
 
     async def send_test(self, name: str) -> Mapping[str, str]:
-        """Send a test by a rule, and return the problems by URL, without secrets."""
+        """Send a test message by a rule, and return the errors by URL, without secrets."""
         if name not in self.rules:
             raise NotFound(f"There is no alert rule {name!r}.")
         text = f"This is a test of the alerts of {self._host}. The rule {name!r} works."
@@ -122,11 +124,12 @@ class Alerts:
             return
         state.failures = await self._send(rule.urls, message.title, message.body)
         if len(state.failures) == len(set(rule.urls)):
-            # The next check tries again.
+            # Nobody received the message, so the next check tries again.
             await self._take_back(name, message)
 
     async def _decide_together(self, tx: Tx, *, name: str, rule: AlertRule, found: Problems) -> Message | None:
-        """Add what this server sees to what all see, and return what to send. The others then know that it is sent."""
+        """Add the problems that this server sees to the shared state, and return the message to send, if any. The
+        message is recorded as sent, so that no other server sends it."""
         state, stored, now = self.states[name], await alerts.lock(tx, name), await tx.now()
         seen = {
             holder: view
@@ -145,7 +148,7 @@ class Alerts:
         return message
 
     def _decide_alone(self, state: RuleState, rule: AlertRule, found: Problems) -> Message | None:
-        """Decide by what this server knows. What only others have seen goes on."""
+        """Decide without the database. Problems that only other servers have seen are assumed to continue."""
         now = self._clock()
         others = {key: each for key, each in state.told.items() if key not in state.own}
         message = self._message(rule, others | found, state.told, state.last_sent_at, now)
@@ -159,13 +162,13 @@ class Alerts:
         over = [outage for key, outage in told.items() if key not in found]
         is_quiet = sent_at is not None and now < sent_at + timedelta(minutes=rule.quiet_minutes)
         is_news = found.keys() != told.keys()
-        # Without a quiet time, a problem that lasts is not repeated.
+        # Without a quiet time, persisting problems are not repeated.
         if is_quiet or not (found or over) or not (is_news or rule.quiet_minutes):
             return None
         return Message(*_message(self._host, list(found.values()), over), told, sent_at)
 
     async def _take_back(self, name: str, message: Message) -> None:
-        """Forget a message that nobody received."""
+        """Undo the record of a message that nobody received."""
         state = self.states[name]
         state.told, state.last_sent_at = message.told_before, message.sent_before
 
@@ -178,7 +181,7 @@ class Alerts:
                 await self._databases.central.run(TransactionStep.ALERT, work)
 
     def _of(self, name: str, current: Sequence[Outage]) -> Sequence[Outage]:
-        """Return the problems of a rule. `*` is for kinds without their own rule."""
+        """Return the problems that a rule is for. `*` is for kinds without a rule of their own."""
         others: Collection[str] = self.rules.keys() - {ALL}
         return [outage for outage in current if (outage.kind not in others if name == ALL else outage.kind == name)]
 

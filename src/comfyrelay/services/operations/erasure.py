@@ -1,7 +1,7 @@
 """Erase the data of deleted accounts: cancel the jobs, then delete rows and objects.
 
-A running job ends when its worker hears of it, and an upload may arrive while its URL is valid. Therefore the data is
-erased repeatedly until all URLs have expired.
+A running job ends only when its worker learns of the cancellation, and uploads may arrive while their URLs are valid.
+The data is therefore erased repeatedly until all URLs have expired.
 """
 
 import structlog
@@ -31,7 +31,7 @@ class Erasure:
         self._url_seconds = context.settings.lease_url_ttl_seconds
 
     async def run_once(self) -> int:
-        """Erase what is left of deleted accounts; return how many were looked at."""
+        """Erase the remaining data of deleted accounts, and return the number of these accounts."""
         async with self._databases.central.read() as tx:
             found = await tenants.to_erase(tx)
         for tenant in found:
@@ -50,7 +50,7 @@ class Erasure:
             async with shard.read() as tx:
                 unfinished = await erasure.unfinished_jobs(tx, tenant.id, limit=1)
         if unfinished:
-            # A worker is still running one, and its report needs the row.
+            # A worker is still running a job, and its report needs the row.
             return
         await shard.run(TransactionStep.ERASE, lambda tx: erasure.erase_rows(tx, tenant.id))
         await self._remove_objects(tenant.id)

@@ -1,4 +1,4 @@
-"""Find problems of workers and fleets that alerts tell of. The overview shows them with its own figures."""
+"""Find problems of workers and fleets for alerts. The overview shows them in its own way."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from comfyrelay.services.operations.outages import Outage, OutageKind
 from comfyrelay.services.operations.samples import Samples
 from comfyrelay.store.central.workers import worker_list
 
-# Of each kind. A longer message helps nobody.
+# Maximum number of problems of each kind, because longer messages are not useful.
 MAX_NAMED = 20
 
 _TEXTS = {
@@ -25,7 +25,7 @@ _TEXTS = {
         "Check its machine and network, or remove the worker in the console.",
     ),
     OutageKind.UNRUNNABLE: (
-        "jobs wait that no worker can run.",
+        "no worker can run some of the waiting jobs.",
         "These jobs wait until a worker with their workflow, nodes and models is online.",
         "Open a waiting job in the console: it says what is missing.",
     ),

@@ -1,4 +1,4 @@
-"""Let operators inspect dispatches, tenants and the audit log, and cancel, retry or prioritise a dispatch."""
+"""For operators: inspect dispatches, tenants and the audit log, and cancel, retry or prioritise a dispatch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class DispatchView:
     workflow_slug: str
     progress: Any
     last_worker_id: str | None
-    # The machine cost of its leases, as far as it was counted.
+    # The machine cost of its leases that have been counted so far.
     machine_cost: float | None = None
 
 
@@ -129,13 +129,13 @@ class Inspection:
         return await self.dispatch(dispatch_id)
 
     async def set_priority(self, dispatch_id: int, priority: int) -> DispatchView:
-        """Set the priority. The range for users does not apply."""
+        """Set the priority. The range allowed for users does not apply."""
         found = (await self.dispatch(dispatch_id)).dispatch
         await self._control.set_priority(found.tenant_id, found.tenant_job_id, priority)
         return await self.dispatch(dispatch_id)
 
     async def retry(self, dispatch_id: int) -> RetriedJob:
-        """Retry a job like its user: the new job costs tokens, and counts towards the user's limit."""
+        """Retry a job as if its user did: the new job costs tokens and counts towards the user's limit."""
         old = (await self.dispatch(dispatch_id)).dispatch
         job = await self._submit.retry(old.tenant_id, old.tenant_job_id)
         async with self._databases.central.read() as tx:
@@ -180,7 +180,7 @@ class Inspection:
                     active = sum([await jobs.count_active(tx, tenant_id, user.id) for user in users])
                     stored = await media.upload_usage(tx, tenant_id)
         except DatabaseUnavailable:
-            # Show the rest.
+            # Show the other details.
             pass
         return TenantWithUsers(tenant=found, balance=balance, users=users, active_jobs=active, stored=stored)
 

@@ -1,8 +1,8 @@
 """Stream changes of the whole service to administrators' open pages.
 
 Changes by administrators, and changes without a new row, are published to all processes through the notify channel. One
-task per process finds all other changes: it reads the newest rows of a few tables, at a cost that does not depend on
-the number of subscribers.
+task per process finds all other changes by reading the newest rows of a few tables. The cost does not depend on the
+number of subscribers.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from comfyrelay.store.notify import NotifyChannel
 
 log = structlog.get_logger(__name__)
 
-# Interval of reads without a wakeup, and minimum interval of reads, which batches changes.
+# The interval between reads without a wakeup, and the minimum interval between reads, which batches changes.
 TICK_SECONDS = 2.0
 BATCH_SECONDS = 0.5
 # Ids are not in commit order, so this many ids before the newest are read again.
 OVERLAP = 200
-# If more ids changed, only `ANY` is sent.
+# If more ids have changed, only `ANY` is sent.
 MAX_NAMED = 200
 ANY = "*"
 TOPIC = "changed:"
@@ -39,7 +39,7 @@ FLAGS = frozenset({"dispatches", "samples", "webhooks", "reconcile"})
 
 @dataclass(kw_only=True, slots=True)
 class PendingChanges:
-    """Changes by kind that were not sent yet."""
+    """Changes by kind that have not been sent yet."""
 
     named: dict[str, set[str]] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class AdminLive:
         self._has_read = asyncio.Event()
         self._newest: NewestIds | None = None
         self._standings: dict[str, WorkerFlags] = {}
-        # Audit entries of the overlap that were sent already.
+        # Audit entries in the overlap that have already been sent.
         self._sent: frozenset[int] = frozenset()
         # Kinds to publish soon.
         self._soon: dict[str, asyncio.TimerHandle] = {}
@@ -81,11 +81,11 @@ class AdminLive:
         notify_channel.on_message(self._on_message)
 
     def publish(self, kind: str, id_: str = ANY) -> None:
-        """Tell the subscribers of all processes about a change."""
+        """Notify the subscribers of all processes of a change."""
         self._notify_channel.publish(f"{TOPIC}{kind}:{quote(id_, safe='')}")
 
     def publish_soon(self, kind: str) -> None:
-        """Publish a change of a kind that changes often. Changes are batched, because each message is a database
+        """Publish a change of a frequent kind. Such changes are batched, because each message is a database
         notification."""
         if kind not in self._soon and not self.is_closed:
             self._soon[kind] = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._publish_now, kind)
@@ -105,7 +105,7 @@ class AdminLive:
             self._has_read.clear()
             self._task = asyncio.create_task(self._run())
         try:
-            # No change is missed after the first read, so the page may load its data now.
+            # No change after the first read is missed, so the page can load its data now.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(quiet_seconds):
                     await self._has_read.wait()
@@ -148,7 +148,7 @@ class AdminLive:
                 await self._send_changes()
                 self._has_read.set()
             except Exception:
-                # The next read finds the same changes.
+                # The next read will find the same changes.
                 log.warning("live.read_failed", exc_info=True)
             await asyncio.sleep(BATCH_SECONDS)
             await self._wakeup.wait(TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""Read metrics from the databases. They are cached for a few seconds."""
+"""Read metrics from the databases and cache them for a few seconds."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ class ShardFigures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """The figures of all databases. An unreachable database is not `up`, and its figures are missing."""
+    """The metrics of all databases. An unreachable database is not `up`, and its metrics are missing."""
 
     up: Mapping[str, bool] = field(default_factory=dict)
     queues: Sequence[QueueDepth] = ()
@@ -40,7 +40,7 @@ class MetricsReader:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
         self._cache = TimedCache(self._read)
-        # Finished jobs by status. Each is counted by the process that applied its end.
+        # Finished jobs by status. Each process counts only the jobs whose final update it applied.
         self.ended: Counter[str] = Counter()
 
     def count_ended(self, statuses: Sequence[str]) -> None:

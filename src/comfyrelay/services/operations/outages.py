@@ -1,4 +1,4 @@
-"""Find what is broken around this server, in the background, so that operators see it even while a database is down."""
+"""Find outages around this server in the background, so that operators see them even while a database is down."""
 
 import asyncio
 import ssl
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 CERTIFICATE_SECONDS = 3600.0
-# A disk is nearly full with less than this share and this size.
+# A disk is nearly full if less than this share and less than this size are free.
 MIN_FREE_SHARE = 0.1
 MIN_FREE_BYTES = 5 * 1024**3
 MAX_SKEW = timedelta(seconds=30)
@@ -39,14 +39,14 @@ class OutageKind(StrEnum):
     DISK = "disk"
     CLOCK = "clock"
     CERTIFICATE = "certificate"
-    # Only in alerts: the overview shows these with its own figures.
+    # Used only in alerts: the overview shows these problems in its own way.
     COMFYUI = "comfyui"
     WORKER = "worker"
     UNRUNNABLE = "unrunnable"
     LAUNCHES = "launches"
 
 
-# What each means for customers, and what operators can do.
+# For each kind, the consequences for customers, and advice for operators.
 _TEXTS = {
     OutageKind.CENTRAL: (
         "Customers cannot sign in or start jobs. Running jobs continue, and are stored once it is back.",
@@ -81,20 +81,20 @@ _TEXTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A problem of one part. `means` is for customers, `advice` for operators."""
+    """A problem of one part. `means` describes the consequences for customers; `advice` is for operators."""
 
     kind: OutageKind
     name: str
     detail: str
     means: str
     advice: str
-    # Whether customers are affected now.
+    # Whether customers are currently affected.
     is_severe: bool
     since: datetime
 
 
 class Outages:
-    """The problems of the last check of this process. Reading them takes no database."""
+    """The problems found in the last check of this process. Reading them needs no database."""
 
     def __init__(
         self, settings: Settings, databases: Databases, readiness: Readiness, *, clock: Callable[[], datetime] = utc_now
@@ -151,12 +151,12 @@ class Outages:
         )
 
     async def _skew(self) -> timedelta | None:
-        """Return how far this machine's clock is ahead of the database's; `None` without an answer."""
+        """Return how far this machine's clock is ahead of the database's; `None` if the database does not answer."""
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS), self._databases.central.read() as tx:
                 asked_at = self._clock()
                 now = await tx.now()
-                # The answer is from some moment in between.
+                # The database answered at some moment in between.
                 return asked_at + (self._clock() - asked_at) / 2 - now
         except (ComfyRelayError, TimeoutError):
             return None
@@ -175,7 +175,7 @@ class Outages:
             return None
         if now >= self._certificate_due:
             self._certificate = await certificate_problem(url.hostname, url.port or 443, now=self._clock())
-            # A broken one is checked again soon, because it is being replaced.
+            # A broken certificate is checked again soon, because it will be replaced.
             self._certificate_due = now + (CERTIFICATE_SECONDS if self._certificate is None else 60.0)
         return self._certificate
 
@@ -183,8 +183,8 @@ class Outages:
 async def certificate_problem(
     host: str, port: int, *, now: datetime, context: ssl.SSLContext | None = None
 ) -> tuple[str, bool] | None:
-    """Return what is wrong with the certificate of a server, and whether it is invalid now. `None` if the server does
-    not answer, which is another problem."""
+    """Return the problem with the certificate of a server, and whether the certificate is already invalid. Returns
+    `None` if the server does not answer, which is a different problem."""
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             _reader, writer = await asyncio.open_connection(host, port, ssl=context or ssl.create_default_context())

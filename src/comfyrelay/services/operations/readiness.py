@@ -19,10 +19,10 @@ TIMEOUT_SECONDS = 3.0
 STORAGE_SECONDS = 3.0
 # The result is cached, because the endpoint needs no authentication.
 CACHE_SECONDS = 1.0
-# Comparing a schema takes longer than the other checks. A server compares it at startup as well.
+# Comparing a schema takes longer than the other checks, and servers also compare it at startup.
 SCHEMA_SECONDS = 60.0
 STORAGE = "storage"
-OTHER_SCHEMA = "The schema is the one of another version. Run `comfyrelay db status`."
+OTHER_SCHEMA = "The schema belongs to another version. Run `comfyrelay db status`."
 OLD_SCHEMA = "The schema is out of date. Run `comfyrelay db upgrade`."
 SCHEMA_PROBLEMS = frozenset({OTHER_SCHEMA, OLD_SCHEMA})
 
@@ -40,18 +40,19 @@ class Readiness:
         self._databases = databases
         self._objects = objects
         self._cache = TimedCache(self._check)
-        # When the next comparison of a schema is due, by database.
+        # By database: the time at which the next comparison of its schema is due.
         self._compare_at: dict[str, float] = {}
 
     async def check(self) -> ReadinessResult:
-        """Return the problems that affect only some tenants. Raise `NotReady` if this process cannot serve any."""
+        """Return the problems that affect only some tenants. Raises `NotReady` if this process cannot serve any
+        tenant."""
         result = await self._cache.get(seconds=CACHE_SECONDS)
         if not result.is_ready:
             raise NotReady(errors=result.problems)
         return result
 
     async def problems(self) -> dict[str, str]:
-        """Return all problems by part, also of a process that is not ready."""
+        """Return all problems by part, even if this process is not ready."""
         return (await self._cache.get(seconds=CACHE_SECONDS)).problems
 
     async def _check(self) -> ReadinessResult:
@@ -71,7 +72,8 @@ class Readiness:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 revision = await migrate.current(database)
-                # While servers are updated one by one, the others go on with a schema that a newer one has upgraded.
+                # While servers are updated one by one, old servers continue with a schema that a newer server has
+                # upgraded.
                 is_current = revision == migrate.head(schema) or migrate.is_newer(revision, schema)
                 if is_current and not await self._is_schema_expected(database, schema):
                     return OTHER_SCHEMA

@@ -105,7 +105,7 @@ class Reconciler:
     async def repair_jobs(
         self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]
     ) -> list[Inconsistency]:
-        """Repair the inconsistencies of these jobs that are of these kinds, and return them."""
+        """Repair the inconsistencies of these kinds in these jobs, and return them."""
         report = ReconcileReport()
         suspects = [finding for finding in await self._check_again(shard, job_ids) if finding.kind in kinds]
         if suspects:
@@ -136,7 +136,8 @@ class Reconciler:
         report.findings.extend(confirmed)
         if not repair:
             return
-        # One repair may be a precondition of another, so repair in rounds: queue state first, then tokens and video.
+        # One repair may be a precondition for another, so repair in rounds: first the queue state, then tokens and
+        # videos.
         for _ in range(len(FindingKind)):
             remaining = await self._check_again(shard, job_ids)
             if not remaining:
@@ -180,7 +181,8 @@ class Reconciler:
                 dispatch=queued.get(job.id),
                 transactions={entry.type: entry.amount for entry in entries.get(job.id, [])},
                 video_status=videos[job.id].status if job.id in videos else None,
-                # Only the next version explains a difference: older versions are applied, and later versions wait.
+                # Only an update with the next version explains a difference: older versions are already applied, and
+                # later versions wait.
                 has_pending_update=(job.id, job.dispatch_version + 1) in pending,
                 has_submission=job.id in submitted,
             )
@@ -198,7 +200,7 @@ class Reconciler:
         log.info("reconcile.repairing", kind=finding.kind, job_id=job.id)
         match finding.kind:
             case FindingKind.MISSING_DISPATCH:
-                # If another process has just created the dispatch, the job may already have updates.
+                # If another process has just created the dispatch, updates of the job may already exist.
                 if await self._recovery.enqueue(shard, [job]):
                     await self._set_version(shard, job, 0)
             case FindingKind.JOB_BEHIND:
@@ -379,7 +381,7 @@ async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
         type_ = TransactionType.JOB_RESERVE
     elif kind is FindingKind.UNSETTLED:
         if SETTLEMENTS & entries.keys():
-            # Another process has settled them.
+            # Another process has settled the tokens.
             return
         settlement = settlement_of(job.status, job.charged_tokens or 0)
         assert settlement is not None

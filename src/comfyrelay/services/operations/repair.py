@@ -1,7 +1,7 @@
 """Repair safe inconsistencies automatically, and record the repairs.
 
-A job without a dispatch is queued again, and the reserved tokens of a finished job are settled. All other
-inconsistencies are left to an operator, who runs the reconciler.
+Jobs without a dispatch are queued again, and the reserved tokens of finished jobs are settled. All other
+inconsistencies are left to operators, who can run the reconciler.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ log = structlog.get_logger(__name__)
 
 SAFE = frozenset({FindingKind.MISSING_DISPATCH, FindingKind.UNSETTLED})
 EVENT = "repair"
-# Younger inconsistencies may be transactions in progress.
+# More recent inconsistencies may be transactions in progress.
 GRACE_SECONDS = 60.0
-# Maximum number of unfinished jobs, of the newest finished jobs, and of older jobs in rotation that one run checks per
-# shard. The cost does not depend on the size of the shard.
+# Maximum numbers of jobs that one run checks per shard: unfinished jobs, the newest finished jobs, and older jobs in
+# rotation. The cost does not depend on the size of the shard.
 MAX_JOBS = 20_000
 LOOKUP_BATCH_SIZE = 1_000
 REPAIR_BATCH_SIZE = 200
@@ -37,9 +37,9 @@ class AutoRepair:
     def __init__(self, databases: Databases, reconciler: Reconciler) -> None:
         self._databases = databases
         self._reconciler = reconciler
-        # Repairs of this process by kind.
+        # Repairs by this process, by kind.
         self.repaired: Counter[str] = Counter()
-        # The position where the next run continues, by shard.
+        # The position at which the next run continues, by shard.
         self._passed: dict[str, int] = {}
         self._before: dict[str, str | None] = {}
 

@@ -1,8 +1,8 @@
 """Expire old videos and remove unused files and graphs, but never a file of an active job.
 
-A file is removed in steps that survive a crash. First its row is marked, so that no new job can use the file. After a
-grace period every use of the file is visible, and a removal record replaces the row. Then the object and the record are
-deleted.
+A file is removed in steps that survive a crash. First, its row is marked, so that no new job can use the file. After a
+grace period, when every use of the file is visible, a removal record replaces the row. Then the object and the record
+are deleted.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ BATCH_SIZE = 500
 MAX_CONCURRENT_LISTINGS = 8
 # Longer than any submission takes, and longer than download URLs are valid.
 GRACE_SECONDS = 1800.0
-# A subscriber that reconnects later than this must reload.
+# Subscribers that reconnect later than this must reload.
 CHANGES_SECONDS = 3600.0
 
 File = TypeVar("File", FileRecord, UnusedUpload)
@@ -43,7 +43,7 @@ File = TypeVar("File", FileRecord, UnusedUpload)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionResult:
-    """What one run has removed."""
+    """The numbers of things that one run has removed."""
 
     expired: int = 0
     unused: int = 0
@@ -84,7 +84,7 @@ class Retention:
         self.configure(retention_days=retention_days, unused_upload_hours=unused_upload_hours)
 
     def configure(self, *, retention_days: float | None, unused_upload_hours: float) -> None:
-        """Use other limits from the next run on."""
+        """Change the limits, starting with the next run."""
         self._video_seconds = retention_days * 86400 if retention_days is not None else None
         self._unused_seconds = unused_upload_hours * 3600
 
@@ -122,7 +122,7 @@ class Retention:
         return {"expired": expired, "unused": unused, "removed": removed, "orphans": orphans}
 
     async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
-        """Call `do` for each page, with the last id of the page before, and return the sum of the counts."""
+        """Call `do` for each page, with the last id of the previous page, and return the sum of the counts."""
         total, after = 0, ""
         while True:
             count, last = await do(after)
@@ -174,7 +174,7 @@ class Retention:
         return len(unused), found[-1].id if found else None
 
     async def _inputs_in_use(self, shard: Database, tenant_id: str, paths: Set[str]) -> set[str]:
-        """Return the paths that jobs of a tenant use as inputs. Only their payloads have all."""
+        """Return the paths that jobs of a tenant use as inputs. Only the payloads contain all of them."""
         in_use: set[str] = set()
         after = ""
         while True:
@@ -220,7 +220,7 @@ class Retention:
             )
 
     async def _remove_objects_of(self, shard: Database, searches: Sequence[OrphanSearch]) -> int:
-        """Remove the objects of jobs without a row: uploads of lost leases, and late uploads."""
+        """Remove objects of jobs that have no row: uploads of lost leases, and late uploads."""
         semaphore = asyncio.Semaphore(MAX_CONCURRENT_LISTINGS)
 
         async def listed(search: OrphanSearch) -> list[str]:

@@ -1,7 +1,7 @@
 """Sample the load once a minute, and keep the samples for eight days.
 
 Each process counts jobs in memory, and adds its counts to the current minute every few seconds. One process per minute
-reads the current load. Both take the same time for any number of past jobs.
+reads the current load. The cost does not depend on the number of past jobs.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Range(StrEnum):
     WEEK = "week"
 
 
-# Minutes per range, and minutes per interval.
+# By range: its minutes, and the minutes per interval.
 MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 60, 60)}
 
 
@@ -45,7 +45,7 @@ MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 
 class CurrentLoad:
     standing: LoadSample
     hour: ActivityCounts
-    # Queued jobs that no worker can run.
+    # The number of queued jobs that no worker can run.
     unrunnable: int
 
 
@@ -65,7 +65,7 @@ class Samples:
         self._cache = TimedCache(self._read_now)
 
     def count_begun(self, leased: Sequence[Dispatch]) -> None:
-        """Count leased jobs and their wait."""
+        """Count leased jobs and their waiting time."""
         waited = sum((job.leased_at - job.available_at).total_seconds() for job in leased if job.leased_at)
         self._count(ActivityCounts(begun=len(leased), waited_seconds=max(0.0, waited)))
 
@@ -116,8 +116,8 @@ class Samples:
         return CurrentLoad(standing=standing, hour=hour.plus(self._counted), unrunnable=unrunnable)
 
     async def _load(self, tx: Tx) -> tuple[LoadSample, int]:
-        """Return the load, and the number of queued jobs that no worker can run. They need help, not patience, so they
-        do not count as waiting."""
+        """Return the load, and the number of queued jobs that no worker can run. These jobs do not count as waiting,
+        because they need an operator."""
         waiting = await samples.waiting_jobs(tx)
         runnable = await self._runnable(tx, waiting) if waiting else []
         now = await tx.now()
@@ -133,7 +133,7 @@ class Samples:
         return load, sum(group.jobs for group in waiting) - load.waiting
 
     async def _runnable(self, tx: Tx, waiting: Sequence[WaitingGroup]) -> list[WaitingGroup]:
-        """Return the jobs that an online worker, or a machine of an autoscaled fleet, can run."""
+        """Return the jobs that an online worker or a machine of an autoscaled fleet can run."""
         scaled = {
             fleet.id: fleet
             for fleet in await observations.all_fleets(tx)

@@ -1,4 +1,4 @@
-"""Check the operations of object storage that the server needs, for operators who configure it."""
+"""Check the operations of object storage that the server needs. For operators who configure storage."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class StorageChecks:
 
     async def _read(self, path: str) -> None:
         if await self._objects.get(path) != CONTENT:
-            raise ConfigurationError("Storage returned other content than was written. Is the bucket shared?")
+            raise ConfigurationError("Storage returned different content from what was written. Is the bucket shared?")
 
     async def _remove(self) -> None:
         """Remove all test files, including earlier uploads of browsers."""

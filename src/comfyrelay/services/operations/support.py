@@ -1,4 +1,4 @@
-"""Let operators answer a customer about a job: what was asked for, what came out, and what it cost."""
+"""Let operators answer a customer's questions about a job: its inputs, its result and its cost."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ MAX_EVENTS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SupportView:
-    """A job as its customer sees it, and what only operators see."""
+    """A job as its customer sees it, with details that only operators see."""
 
     view: JobView
-    # Null once the account is deleted.
+    # `None` after the account was deleted.
     email: str | None
-    # Null without an effect, or once it is deleted.
+    # `None` without an effect, or after the effect was deleted.
     effect_slug: str | None
     effect_name: str | None
     values: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Support:
         )
 
     async def refund(self, dispatch_id: int) -> int:
-        """Refund what an ended job has cost, once, and return the tokens."""
+        """Refund the cost of an ended job, once, and return the refunded tokens."""
         found = await self._dispatch(dispatch_id)
         return await self._ledger.refund_job(found.tenant_id, found.tenant_job_id)
 
@@ -73,7 +73,7 @@ class Support:
         return await self._submit.run_free(found.tenant_id, found.tenant_job_id)
 
     async def change(self, action: DispatchAction, dispatch_ids: Sequence[int]) -> BulkResult:
-        """Do this to each job, and name those that it is not possible for."""
+        """Apply an action to each job. The result names the jobs for which it is not possible."""
         actions: Mapping[DispatchAction, Callable[[int], Awaitable[object]]] = {
             DispatchAction.CANCEL: self._inspection.cancel,
             DispatchAction.RETRY: self._inspection.retry,

@@ -1,4 +1,4 @@
-"""Apply job updates to a shard: job, attempts, events, tokens, video and output in one transaction."""
+"""Apply job updates to a shard. One transaction writes job, attempts, events, tokens, video and output."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -32,13 +32,13 @@ class UpdateApplier:
         """`on_applied` is called with the entries applied to a shard, and `on_ended` once with each finished job."""
         self._databases = context.databases
         self._users_are_owners = context.hooks.users_are_owners
-        # No upload of a lease is in progress this long after the job's end.
+        # This long after a job's end, no upload of its leases can be in progress.
         self._late_upload_seconds = context.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS
         self._on_applied = on_applied
         self._on_ended = on_ended
 
     async def apply(self, shard: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        """Apply the next updates of each job; return the entries that are fully applied."""
+        """Apply the next updates of each job, and return the entries that are fully applied."""
         with self._databases.watched(shard):
             applied, ended = await self._databases.shard(shard).run(
                 TransactionStep.DELIVER_APPLY, lambda tx: self._apply(tx, entries)
@@ -88,7 +88,7 @@ class UpdateApplier:
         return applied, [change.job for change in settled if change.settlement is not None]
 
     def announce(self, shard: str, ended: Sequence[JobState]) -> None:
-        """Announce jobs that ended without the queue, after the commit."""
+        """Announce jobs that ended without entering the queue. Called after the commit."""
         self._on_applied(shard, ())
         self._on_ended(ended)
 
@@ -127,9 +127,9 @@ def _is_ended(updates: Sequence[JobUpdate]) -> bool:
 
 
 async def _refund_gone(tx: Tx, job_ids: Collection[str]) -> None:
-    """Refund the reserved tokens of jobs that ended in the queue, but do not exist any more.
+    """Refund the reserved tokens of jobs that ended in the queue, but no longer exist.
 
-    A job that was deleted after its end is settled already.
+    A job that was deleted after its end is already settled.
     """
     reserved = [
         entry
@@ -156,7 +156,7 @@ def _token_entry(settled: Settled) -> ledger.NewTransaction:
     return ledger.NewTransaction(
         tenant_id=settled.job.tenant_id,
         type=settled.settlement,
-        # The part of the reservation that is not charged is released.
+        # Release the part of the reservation that is not charged.
         amount=settled.job.reserved_tokens - (settled.job.charged_tokens or 0),
         job_id=settled.job.id,
         effect_id=settled.job.effect_id,

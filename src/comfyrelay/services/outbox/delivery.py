@@ -1,8 +1,8 @@
 """Deliver outbox entries to the shards, and remove delivered ones.
 
-Entries are committed to the central outbox first. At most one delivery per shard runs at a time and takes all entries
-that have arrived since the last, so under load many settlements share one commit. Undeliverable entries stay in the
-outbox for recovery.
+Entries are committed to the central outbox first. At most one delivery per shard runs at a time. It takes all entries
+that have arrived since the previous delivery, so many settlements share one commit under load. Undeliverable entries
+remain in the outbox for recovery.
 """
 
 import asyncio
@@ -22,13 +22,14 @@ log = structlog.get_logger(__name__)
 
 # Limits the size of one shard transaction.
 MAX_UPDATES_AT_ONCE = 1000
-# A longer backlog makes callers wait for their delivery.
+# With a longer backlog, callers wait for their delivery.
 MAX_BACKLOG = 50
-# The start of a job waits this long, to be applied together with its end. Users do not notice the delay.
+# The start of a job is delayed for this long, so that it can be applied together with the end. Users do not notice the
+# delay.
 DELAY_SECONDS = 0.5
 # Interval between deliveries to one shard that no caller waits for, so that many entries share one commit.
 PACE_SECONDS = 0.05
-# Delivered entries stay in the outbox this long, so that many are removed in one transaction.
+# Delivered entries remain in the outbox for this long, so that many are removed in one transaction.
 REMOVAL_SECONDS = 0.1
 MAX_REMOVED_AT_ONCE = 10_000
 
@@ -37,9 +38,9 @@ class OutboxDelivery:
     def __init__(self, applier: UpdateApplier) -> None:
         self._applier = applier
         self._deferral = Deferral()
-        # Only `idle` waits for the removal of submissions.
+        # No caller except `idle` waits for the removal of submissions.
         self._submission_deferral = Deferral()
-        # All shards share it, because no caller waits for a removal.
+        # Shared by all shards, because no caller waits for a removal.
         self._removal = _removal(applier.remove, self._deferral)
         self._shards: dict[str, _ShardDelivery] = {}
 
@@ -54,13 +55,13 @@ class OutboxDelivery:
             await asyncio.shield(delivery)
 
     def begin(self, entries: Iterable[OutboxEntry]) -> dict[str, asyncio.Future[None]]:
-        """Start delivering the entries of one transaction, at most one per shard; return a future by shard."""
+        """Start delivering the entries of one transaction, at most one per shard, and return a future by shard."""
         return {entry.shard: self._shard(entry.shard).begin(entry) for entry in entries}
 
     def delay(self, entries: Iterable[OutboxEntry]) -> None:
         """Deliver after a delay, or together with the next entry of the same job.
 
-        So the start and the end of a short job share a transaction. An entry must have at most one update per job.
+        The start and the end of a short job thus share a transaction. An entry must have at most one update per job.
         """
         for entry in entries:
             self._shard(entry.shard).delay(entry)
@@ -163,7 +164,7 @@ class _ShardDelivery:
         ]
 
     def _is_finished(self, applied: OutboxEntry) -> bool:
-        """Whether a delayed entry is fully applied. If its own delivery has started, that delivery finishes it."""
+        """Whether a delayed entry is fully applied. If its own delivery has started, that delivery will finish it."""
         if (remaining := self._delayed.get(applied.id)) is None:
             return False
         for update in applied.updates:
@@ -174,7 +175,7 @@ class _ShardDelivery:
 
 
 def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], deferral: Deferral) -> GroupCommit[int, None]:
-    """Batch the removal of delivered entries from an outbox."""
+    """Batches the removal of delivered entries from an outbox."""
 
     async def handle(ids: Sequence[int]) -> Sequence[None]:
         try:

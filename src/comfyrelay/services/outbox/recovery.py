@@ -1,6 +1,6 @@
 """Finish outbox steps that a crash, a lost connection or an unreachable shard interrupted.
 
-Only steps older than a grace period are finished here. Younger ones may be in progress in another process.
+Only steps older than a grace period are finished here. More recent steps may be in progress in another process.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ class OutboxRecovery:
         self._applier = applier
         self._notify_channel = notify_channel
         self._reported: set[tuple[str, TransactionStep, int]] = set()
-        # Notified when a job was queued that may move to the cloud.
+        # Notified when a job that may move to the cloud was queued.
         self.burst_wakeup = Wakeup()
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
@@ -93,13 +93,14 @@ class OutboxRecovery:
             done += await self._finish(
                 shard, TransactionStep.DELIVER_APPLY, pending, partial(self._apply_entries, shard)
             )
-            # An unapplied entry waits for an earlier one; the next round finds both.
+            # An unapplied entry waits for an earlier entry. The next round will find both.
             after = pending[-1]
 
     async def _finish(
         self, shard: str, step: TransactionStep, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
     ) -> int:
-        """Finish steps together. If that fails, finish them one by one, so that one failure does not block the others.
+        """Finish steps together. If that fails, finish the steps one by one, so that one failure does not block the
+        others.
 
         Failed steps are retried in the next round.
         """
@@ -141,7 +142,7 @@ class OutboxRecovery:
             await self.enqueue(shard, [job])
 
     async def enqueue(self, shard: str, found: Sequence[JobRecord]) -> int:
-        """Create the missing dispatches of these jobs; return how many were created."""
+        """Create the missing dispatches of these jobs, and return their number."""
         if not found:
             return 0
 
@@ -154,7 +155,7 @@ class OutboxRecovery:
             if any(dispatch.may_burst for dispatch in created):
                 self.burst_wakeup.notify()
         if len(created) < len(found):
-            # The others were enqueued before, or their workflow was deleted.
+            # The other jobs were enqueued before, or their workflow was deleted.
             async with self._databases.central.read() as tx:
                 present = await catalogue.present_workflows(tx, {job.workflow_id for job in found})
             queued = {dispatch.job_id for dispatch in created}

@@ -69,7 +69,7 @@ class JobControl:
         return await self._on_jobs(tenant_id, job_ids, "priority", _set_priority(priority))
 
     async def move(self, tenant_id: str, job_id: str, to: MoveTo | NextTo) -> bool:
-        """Move a waiting job among its tenant's jobs of the same priority; return whether its place changed."""
+        """Move a waiting job among its tenant's jobs of the same priority, and return whether its place changed."""
         job = await self._ensure_dispatch(tenant_id, job_id)
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, tenant_id, [job.id])).get(job.id)
@@ -78,7 +78,7 @@ class JobControl:
         return await self._move(tenant_id, {dispatch.id: dispatch.priority}, to)
 
     async def move_jobs(self, tenant_id: str, job_ids: Sequence[str], to: MoveTo) -> int:
-        """Move the waiting jobs together, keeping their order; return their number, or 0 if none changed its place."""
+        """Move the waiting jobs together, keeping their order. Returns their number, or 0 if no place changed."""
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             found = (await dispatches.by_job(tx, tenant_id, job_ids)).values()
@@ -86,7 +86,7 @@ class JobControl:
         return len(waiting) if waiting and await self._move(tenant_id, waiting, to) else 0
 
     async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | NextTo) -> bool:
-        """Move a batch's waiting items together, keeping their order; return whether their places changed."""
+        """Move a batch's waiting items together, keeping their order, and return whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
@@ -146,7 +146,8 @@ class JobControl:
         return changed
 
     async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, judge: Judge) -> int:
-        """Apply the verb to all items in one transaction with one outbox entry; return how many changed."""
+        """Apply the verb to all items in one transaction with one outbox entry, and return the number of changed
+        items."""
         await self._require_batch(tenant_id, batch_id)
         return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, judge)
 
@@ -154,7 +155,7 @@ class JobControl:
         return await self._on_many(tenant_id, dispatches.of_unfinished_jobs(tenant_id, job_ids), verb, judge)
 
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
-        # Queue pending submissions first, so that the verb applies to them too.
+        # Queue pending submissions first, so that the verb also applies to them.
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).transitions)
 

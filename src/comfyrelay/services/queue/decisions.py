@@ -1,4 +1,4 @@
-"""Decide about dispatches: lock and judge them, write the transitions, then notify and deliver."""
+"""Make decisions about dispatches: lock and judge them, write the transitions, then notify and deliver."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ class Decisions:
         *,
         on_transition: Callable[[], None],
     ) -> None:
-        """`on_transition` is called after transitions that leave no audit entry."""
+        """`on_transition` is called after transitions that write no audit entry."""
         self._databases = context.databases
         self._notify_channel = context.notify_channel
         self._policy = context.failover
@@ -122,10 +122,10 @@ class Decisions:
         has_blocks: bool = True,
         post: bool = True,
     ) -> Decided:
-        """Write the transitions of locked dispatches with leases, audit, blocks and outbox entries.
+        """Write the transitions of locked dispatches with leases, audit entries, blocks and outbox entries.
 
-        `has_blocks` is false if no block of these workers exists that a success could clear. `post` is false if the
-        shard has the result already: then no update is sent, and blocks and timings stay unchanged.
+        `has_blocks` is false if these workers have no blocks that a success could clear. `post` is false if the shard
+        already has the result: then no update is sent, and blocks and timings do not change.
         """
         if not decisions:
             return Decided(found=found)
@@ -203,7 +203,7 @@ class Decisions:
         return record_failure(known, policy=self._policy, now=now, reason=user_sentence(end.error))
 
     async def recall(self, which: Condition) -> int:
-        """Ask workers to release prefetched jobs that they have not started; return how many."""
+        """Ask workers to release prefetched jobs that they have not started, and return the number of jobs."""
         ids = await self._databases.central.run(
             TransactionStep.RECALL, lambda tx: dispatches.recall_prefetched(tx, which)
         )

@@ -1,4 +1,4 @@
-"""Find queued dispatches, idle workers for them, and leased dispatches that idle workers could run instead."""
+"""Find queued dispatches, idle workers for them, and prefetched dispatches that idle workers could run instead."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,14 +11,14 @@ from comfyrelay.store.central.autoscaling import observations
 from comfyrelay.store.central.queue import blocks, demand, dispatches, memory, missing_requirements
 from comfyrelay.store.database import Tx
 
-# Queued dispatches read per kind; the next ones are read when these are leased.
+# Number of queued dispatches read per kind. The next dispatches are read after these have been leased.
 QUEUED_AT_ONCE = 32
 # Do not recall a job that may be about to start.
 RECALL_AFTER_SECONDS = 5.0
 
 
 class Demand:
-    """Reads without locks. Leasing locks the rows and checks everything again."""
+    """Reads the queue without locks. Leasing locks the rows and checks everything again."""
 
     def __init__(self, context: ServiceContext, decisions: Decisions) -> None:
         self._databases = context.databases
@@ -47,7 +47,7 @@ class Demand:
             return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, limit=QUEUED_AT_ONCE)
 
     async def recall(self, prefetched: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> int:
-        """Reclaim prefetched jobs that idle workers could run now; return how many."""
+        """Reclaim prefetched jobs that idle workers could run now, and return the number of jobs."""
         async with self._databases.central.read() as tx:
             wanted = await self._wanted(tx, prefetched, idle)
         return await self._decisions.recall(dispatches.by_ids(wanted)) if wanted else 0

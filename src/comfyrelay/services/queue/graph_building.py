@@ -28,21 +28,21 @@ from comfyrelay.store.tenant import jobs
 log = structlog.get_logger(__name__)
 
 MAX_DEFERRAL = timedelta(minutes=5)
-# Up to this size, a graph is filled before a thread would have started.
+# Up to this size, filling a graph takes less time than starting a thread.
 SMALL_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeasedDispatch:
-    """A lease with everything its worker needs except the pre-signed URLs."""
+    """A lease with everything that its worker needs except the pre-signed URLs."""
 
     dispatch: Dispatch
     payload: JobPayload
     graph: Graph
     output_path: str
-    # The editor's file with the values of the job, for the pictures that ComfyUI saves.
+    # The editor file with the values of the job, which ComfyUI embeds in saved images.
     editor: Mapping[str, Any] | None = None
-    # Number of further candidates that the worker had in this round.
+    # Number of other candidates that the worker had in this round.
     more_waiting: int = 0
     # Whether to keep the workflow's models loaded.
     keep_loaded: bool = False
@@ -69,10 +69,10 @@ class GraphBuilder:
     async def build(
         self, leased: Sequence[Dispatch], *, pinned: Set[int], ran_out: Mapping[tuple[int, str], int]
     ) -> dict[int, LeasedDispatch]:
-        """Build the graph of each lease. Defer a job that cannot be built now; fail a job that can never be built.
+        """Build the graph of each lease. Jobs that cannot be built now are deferred; jobs that can never be built fail.
 
-        `pinned` are workflows whose models stay loaded. `ran_out` is the size of the largest GPU that was too small,
-        by workflow id and hash.
+        `pinned` are workflows whose models stay loaded. `ran_out` contains the size of the largest GPU that was too
+        small, by workflow id and hash.
         """
         by_shard: dict[str, list[Dispatch]] = defaultdict(list)
         for dispatch in leased:
@@ -162,5 +162,5 @@ class GraphBuilder:
 
 
 def _input_names(payload: JobPayload) -> dict[str, str]:
-    """Return the input files by placeholder, as the user named them."""
+    """Return the names that the user gave to input files, by placeholder."""
     return {asset.placeholder: asset.name or PurePosixPath(asset.path).name for asset in payload.assets}

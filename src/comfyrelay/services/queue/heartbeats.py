@@ -78,7 +78,8 @@ class HeartbeatService:
     async def with_lease(
         self, call: Callable[[], Awaitable[T]], dispatch_id: int, lease_token: str, *, worker_id: str
     ) -> T:
-        """Make a call about a lease, and repeat it if the lease was lost in silence and can be revived."""
+        """Make a call about a lease, and repeat the call if the lease was lost because of missed heartbeats and can be
+        revived."""
         try:
             return await call()
         except LeaseLost:
@@ -87,10 +88,10 @@ class HeartbeatService:
             return await call()
 
     async def revive(self, dispatch_id: int, lease_token: str, *, worker_id: str) -> bool:
-        """Give a lease that ended because of missed heartbeats back to its worker, if no other worker has started
-        the job since.
+        """Give a lease that ended because of missed heartbeats back to its worker, if no other worker has started the
+        job since then.
 
-        Returns whether the worker holds the lease now.
+        Returns whether the worker now holds the lease.
         """
 
         async def work(tx: Tx) -> Decided:
@@ -120,7 +121,7 @@ class HeartbeatService:
         await self._decisions.announce(decided)
         if decided.transitions:
             log.info("lease.revived", dispatch_id=dispatch_id, worker_id=worker_id)
-        # Another call may have revived it.
+        # Another call may have revived the lease.
         return bool(decided.transitions) or any(
             holds_lease(dispatch, lease_token) for dispatch in decided.found.values()
         )

@@ -18,7 +18,7 @@ from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
 
 T = TypeVar("T")
-# Number of leases cached by this process. Other leases are looked up.
+# Number of leases that this process caches. Other leases are looked up.
 MAX_CACHED = 20_000
 
 
@@ -45,7 +45,7 @@ class LeasePayload:
     upload_path: str
 
     def upload_of(self, number: int) -> str:
-        """Return the path of another upload. Its number starts at 2."""
+        """Return the path of an additional upload. Numbers start at 2."""
         return more_upload_path(number, tenant_id=self.tenant_id, job_id=self.job_id, lease_token=self.lease_token)
 
 
@@ -70,7 +70,7 @@ class LeasePayloads:
         return await self._sign(job.lease_token, lease)
 
     async def fresh_urls(self, dispatch_id: int, lease_token: str, *, at_once: bool = False) -> SignedUrls | None:
-        """Sign new URLs if half of their lifetime is over, if another process signed them, or if `at_once`."""
+        """Sign new URLs if half of their lifetime is over, if another process signed them, or with `at_once`."""
         signed_at = self._signed_at.get(lease_token)
         now = asyncio.get_running_loop().time()
         if not at_once and signed_at is not None and now - signed_at < self._settings.lease_url_ttl_seconds / 2:

@@ -48,9 +48,9 @@ class LeaseRequest:
     prefetch: int = 0
     request_id: str | None = None
     warm_workflow_hashes: frozenset[str] = frozenset()
-    # Hash of the worker token of the request, which may be outdated.
+    # Hash of the worker token in the request, which may be outdated.
     token_hash: str | None = None
-    # Number of jobs that the worker reports as running. It may exceed the number of its leases.
+    # Number of jobs that the worker reports as running, which may exceed the number of its leases.
     current_load: int = 0
     # The worker's fleet, which may be scaled.
     fleet_id: int | None = None
@@ -134,7 +134,7 @@ class Leasing:
         try:
             leased = await self._databases.central.run(TransactionStep.LEASE, lambda tx: self._lease(tx, requests))
         except Conflict:
-            # Another server has just served the same request id; the second attempt finds its lease.
+            # Another server has just served the same request id. The second attempt will find its lease.
             leased = await self._databases.central.run(TransactionStep.LEASE, lambda tx: self._lease(tx, requests))
         self._delivery.delay(leased.entries)
         if leased.granted:
@@ -228,7 +228,7 @@ class Leasing:
         granted: list[Dispatch] = []
         for grant in grants:
             key = grant.claim.key
-            # A request id identifies one lease: the first of the request.
+            # A request id identifies one lease: the first lease of the request.
             request_id = requests[key].request_id if key not in leased.dispatches else None
             transition = lifecycle.lease(
                 grant.dispatch,
@@ -241,7 +241,7 @@ class Leasing:
             )
             granted.append(transition.after)
             leased.dispatches[key].append(transition.after)
-        # Bypass `Decisions`: the rows are already locked and checked, and each table takes one statement.
+        # Bypass `Decisions`: the rows are already locked and checked, and each table needs only one statement.
         await dispatches.write_leased(tx, granted)
         await leases.begin(tx, granted)
         entries = [
@@ -253,7 +253,7 @@ class Leasing:
 
 
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:
-    """Delete blocks whose cooldown is over, and record it."""
+    """Delete blocks whose cooldown is over, and record their end."""
     due = [
         worker.worker_id
         for worker in facts.values()

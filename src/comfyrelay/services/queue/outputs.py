@@ -1,13 +1,13 @@
 """Copy and check a job's outputs before the job counts as completed.
 
-A worker may write to its uploads until their URLs expire, so an output is a copy under a new name that no URL can
-write. The copies are checked before the job is settled. After a crash at any step, the uploads still exist: a repeated
-`complete` makes other copies, and orphaned copies are removed with the job's other orphaned uploads.
+A worker can write to its uploads until their URLs expire, so an output is a copy under a new name, for which no upload
+URL exists. The copies are checked before the job is settled. After a crash at any step, the uploads still exist: a
+repeated `complete` makes new copies, and orphaned copies are removed with the job's other orphaned uploads.
 
-Poster and preview are made from the checked copy and stored next to it.
+The poster and the preview are drawn from the checked copy and stored next to it.
 
-The first output is the one that the job is for. If it is unreadable, the job fails. Another unreadable output is kept
-as a file without a preview. An output that exceeds a limit of the inspection is kept without a preview.
+The first output is the cover. If it is unreadable, the job fails. Any other unreadable output is kept as a file without
+a preview. Outputs that exceed a limit of the inspection are kept without a preview.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from comfyrelay.text import excerpt
 
 log = structlog.get_logger(__name__)
 
-# Smaller pieces are hashed on the event loop, because a thread would take longer.
+# Smaller pieces are hashed on the event loop, because switching to a thread would take longer.
 SMALL_BYTES = 64 * 1024
 MAX_NAME_LENGTH = 200
-# Outputs of one job that are copied and checked at the same time.
+# Maximum number of outputs of one job that are copied and checked at the same time.
 MAX_CONCURRENT_CHECKS = 8
-# The posters of further outputs are drawn later, so that a job with many outputs completes soon.
+# The posters of other outputs are drawn later, so that jobs with many outputs complete quickly.
 MAX_DRAWN = 20
 NO_OUTPUT = "The output is missing. Upload it to the lease's output URL and complete again, or report a failure."
 
@@ -52,9 +52,9 @@ class _CopiedOutput:
     output: SettledOutput | None = None
     copy: str | None = None
     problem: str | None = None
-    # Path of the upload, which is removed after settling.
+    # The path of the upload, which is removed after settling.
     upload: str | None = None
-    # Why a valid output has no poster, for the job's log.
+    # The reason why a valid output has no poster, for the job's log.
     note: str | None = None
 
 
@@ -78,7 +78,7 @@ class Outputs:
         self._posters = posters
 
     async def complete(self, report: Report) -> Settlement:
-        """Settle the job with copies of its outputs. Refuse a missing or invalid output and keep the lease."""
+        """Settle the job with copies of its outputs. If an output is missing or invalid, refuse and keep the lease."""
         if (files := 1 + len(report.more_outputs)) > self._max_files:
             problem = f"The job has {files} outputs, but at most {self._max_files} are kept. Leave the others out."
             raise InvalidInput(problem, errors={"more_outputs": problem})
@@ -102,12 +102,13 @@ class Outputs:
         except LeaseLost:
             await self._remove(copies)
             raise
-        # After any other error, the job may have been settled. All files stay, and the orphaned ones are removed later.
+        # After any other error, the job may have been settled. All files are kept, and orphaned files are removed
+        # later.
         await self._remove(copies if settlement.is_repeat else [output.upload for output in copied])
         return settlement
 
     async def _settle_report(self, report: Report) -> Settlement:
-        # The central commit decides. The shard is updated after the answer.
+        # The commit of the central database is decisive. The shard is updated after the answer.
         return await self._settle.report(report, wait_for_tenant=False)
 
     async def _is_accepted(self, report: Report, copied: Sequence[_CopiedOutput]) -> bool:
@@ -141,7 +142,7 @@ class Outputs:
 
     async def _copy_all(self, lease: LeasePayload, reported: Sequence[SettledOutput | None]) -> Sequence[_CopiedOutput]:
         """Copy and check the outputs of a job. After an error, no copy is left."""
-        # In order, because the gallery sorts the outputs of one time by id.
+        # Ids are created in order, because the gallery sorts outputs with the same time by id.
         numbered = [(number, output, new_id()) for number, output in enumerate(reported, start=1)]
         if len(numbered) == 1:
             return [await self._copy(lease, *numbered[0])]
@@ -247,7 +248,7 @@ class Outputs:
         return InvalidInput(problem, errors={"output": problem})
 
     async def _remove(self, paths: Iterable[str | None]) -> None:
-        """Remove objects and their derived files. If that fails, they stay as orphaned outputs of the job."""
+        """Remove objects and their derived files. If that fails, they remain as orphaned outputs of the job."""
         objects = [name for path in paths if path is not None for name in (path, *derived_paths(path))]
         if not objects:
             return

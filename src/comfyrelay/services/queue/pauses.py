@@ -1,4 +1,4 @@
-"""Pause and resume a tenant's whole queue. The state is stored, and each claim leaves out paused queues."""
+"""Pause and resume a tenant's whole queue. The state is stored, and claims skip paused queues."""
 
 import structlog
 
@@ -41,13 +41,13 @@ class QueuePauses:
                 by="pause",
             )
 
-        # Commit the pause first: a claim that runs now may still lease a job, which the second transaction then sees.
+        # Commit the pause first: a concurrent claim may still lease a job, which the second transaction then sees.
         await self._databases.central.run(TransactionStep.CONTROL, lambda tx: pauses.pause(tx, tenant_id))
         await self._decisions.announce(await self._databases.central.run(TransactionStep.CONTROL, work))
         await self._show(tenant_id)
 
     async def resume(self, tenant_id: str) -> bool:
-        """Release the held jobs in their old order; return whether the queue was paused."""
+        """Release the held jobs in their old order, and return whether the queue was paused."""
 
         async def work(tx: Tx) -> tuple[bool, Decided]:
             was_paused = await pauses.resume(tx, tenant_id)
@@ -68,5 +68,5 @@ class QueuePauses:
             shard = await self._databases.shard_of(tenant_id)
             await shard.run(TransactionStep.CONTROL, lambda tx: changes.write(tx, {tenant_id: []}))
         except DatabaseUnavailable:
-            # The pause holds anyway. Pages show it when they reconnect.
+            # The pause is effective anyway. Pages show it when they reconnect.
             log.warning("queue.pause_not_shown", tenant_id=tenant_id)

@@ -1,6 +1,6 @@
 """Serve all waiting polls of a process together, so that idle workers cost no database queries.
 
-The queue is read when a poll arrives, on a wakeup, and at every tick while polls are parked, because a wakeup may get
+The queue is read when a poll arrives, on a wakeup, and at every tick while polls are parked, because wakeups may get
 lost. If many polls are parked, only polls that could take a queued dispatch try to lease.
 """
 
@@ -26,7 +26,7 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-# Up to this many polls try to lease without a check whether they could. The check would cost more than it saves.
+# Up to this many polls try to lease without checking whether they can, because the check would cost more than it saves.
 MAX_UNCHECKED = 16
 # A worker that polls again right after a timeout is parked, and served together with others after this many ticks.
 REPOLL_TICKS = 10
@@ -64,17 +64,17 @@ class Polls:
         self._tick_seconds = tick_seconds
         self._new: list[_Poll] = []
         self._parked: OfferOrder[_Poll] = OfferOrder()
-        # Parked polls of workers whose last poll has just timed out.
+        # New polls of workers whose last poll has just timed out.
         self._repolls: list[_Poll] = []
         self._timed_out_at: dict[str, float] = {}
         # The last request of each worker with an empty answer, and the time of the answer.
         self._unserved: dict[str, tuple[LeaseRequest, float]] = {}
-        # When each worker last had a job, and workers whose last answer was a lease.
+        # The time when each worker last had a job, and the workers whose last answer was a lease.
         self._busy_at: dict[str, float] = {}
         self._leased: set[str] = set()
         self._scaled_fleets: frozenset[int] = frozenset()
         self._fleets_read_at = -FLEETS_SECONDS
-        # Dispatches that no parked poll could take; they are offered again at the next tick.
+        # Dispatches that no parked poll could take. They are offered again at the next tick.
         self._unplaced: set[int] = set()
         self._task: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class Polls:
         return list(waiting.values())
 
     async def poll(self, request: LeaseRequest, *, wait_seconds: float = 0.0) -> list[LeasedDispatch]:
-        """Lease dispatches for the request; wait up to `wait_seconds` for the first."""
+        """Lease dispatches for the request. Waits up to `wait_seconds` for the first dispatch."""
         poll = _Poll(request=request, answer=asyncio.get_running_loop().create_future(), waits=wait_seconds > 0)
         self._add(poll, wait_seconds)
         try:
@@ -109,7 +109,7 @@ class Polls:
         except TimeoutError:
             return self._time_out(poll)
         except asyncio.CancelledError:
-            # The client disconnected. Requeue a lease that is being granted, because no worker will know of it.
+            # The client disconnected. Requeue leases that are just being granted, because no worker will know of them.
             poll.answer.add_done_callback(self._requeue_answer)
             self._withdraw(poll)
             raise
@@ -124,7 +124,8 @@ class Polls:
             self._answer(poll, [])
 
     async def stop(self) -> None:
-        """Answer every parked poll without a lease, and stop. Leases that are being granted are still delivered."""
+        """Answer every parked poll without a lease, and stop. Leases that are just being granted are still
+        delivered."""
         self._is_stopping = True
         self._due.notify()
         if self._task is not None:
@@ -145,7 +146,7 @@ class Polls:
         timed_out_at = self._timed_out_at.pop(poll.request.worker_id, None)
         is_repoll = timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
         if is_repoll and wait_seconds > REPOLL_TICKS * self._tick_seconds:
-            # A job queued since the timeout sent a wakeup, or is found at the tick.
+            # A job queued since the timeout has sent a wakeup, or is found at the tick.
             self._park(poll)
             self._repolls.append(poll)
         else:
@@ -156,7 +157,7 @@ class Polls:
             self._task.add_done_callback(self._after_run)
 
     def _after_run(self, task: asyncio.Task[None]) -> None:
-        """Fail all polls if the loop failed, so that they do not wait forever."""
+        """If the loop has failed, fail all polls, so that they do not wait forever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("polls.crashed", error=repr(error))
             for poll in self._drop_all():
@@ -230,7 +231,8 @@ class Polls:
         }
 
     async def _place(self) -> None:
-        """Offer queued dispatches to parked polls, then reclaim prefetched ones for workers that stay idle."""
+        """Offer queued dispatches to parked polls, then reclaim prefetched dispatches for workers that are still
+        idle."""
         if queued := await self._queued():
             await self._offer_to_able(queued)
         if self._may_recall:
@@ -240,7 +242,7 @@ class Polls:
     async def _recall(self) -> None:
         prefetched = await self._demand.prefetched()
         idle = [poll.request for poll in self._parked if not poll.answer.done()]
-        # A sample is enough, because usually either every idle worker could run the jobs, or none.
+        # A sample is enough, because usually either all or none of the idle workers can run the jobs.
         sample = random.sample(idle, min(len(idle), FIRST_GROUP_SIZE))
         if prefetched and sample:
             await self._demand.recall(prefetched, sample)
@@ -253,7 +255,7 @@ class Polls:
             queued = await self._offer(queued, free, may_prefetch=False)
             if not queued:
                 return
-        # No further worker is idle, so busy workers may prefetch.
+        # No other worker is idle, so busy workers may prefetch.
         queued = await self._offer(queued, busy, may_prefetch=True)
         self._unplaced.update(dispatch.id for dispatch in queued)
 
@@ -267,7 +269,7 @@ class Polls:
     async def _find_able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
         """Yield groups of polls that may run any of `queued`: polls with a free slot, and polls that may only prefetch.
 
-        Warm workers come first. Groups grow, because usually the first one suffices.
+        Warm workers come first. Groups grow, because usually the first group suffices.
         """
         providers = {dispatch.provider for dispatch in queued}
         hashes = {dispatch.workflow_hash for dispatch in queued}
@@ -282,7 +284,7 @@ class Polls:
             )
 
     def _park(self, poll: _Poll) -> None:
-        """Rank the poll by what this process knows: another server may have served the worker last."""
+        """Rank the poll by the knowledge of this process. Another server may have served the worker more recently."""
         worker = WaitingWorker(
             is_scaled=poll.request.fleet_id in self._scaled_fleets,
             load=poll.request.current_load,
@@ -292,7 +294,7 @@ class Polls:
         self._parked.add(poll, worker)
 
     async def _read_scaled_fleets(self) -> None:
-        """Rank the parked polls again if a fleet has become scaled, or is not any more."""
+        """Rank the parked polls again if a fleet has become autoscaled or is no longer autoscaled."""
         if len(self._parked) <= 1 or _now() < self._fleets_read_at + FLEETS_SECONDS:
             return
         scaled, self._fleets_read_at = await self._demand.scaled_fleets(), _now()
@@ -304,7 +306,7 @@ class Polls:
     async def _offer(
         self, queued: list[QueuedDispatch], polls: Sequence[_Poll], *, may_prefetch: bool
     ) -> list[QueuedDispatch]:
-        """Lease for growing groups of polls until nothing is queued; return the remaining dispatches."""
+        """Lease for growing groups of polls until nothing is queued, and return the remaining dispatches."""
         for group in _growing_groups(polls, len(queued) + MAX_UNCHECKED):
             if not queued:
                 break
@@ -314,7 +316,7 @@ class Polls:
         return queued
 
     async def _lease(self, polls: Iterable[_Poll], *, may_prefetch: bool = True) -> int:
-        """Lease for these polls; return how many got a lease."""
+        """Lease for these polls, and return the number of polls that got a lease."""
         unanswered = [poll for poll in polls if not poll.answer.done()]
         if not unanswered:
             return 0
@@ -339,7 +341,7 @@ class Polls:
             self.give_back(answer)
 
     def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
-        """Keep waiting polls parked until the next tick; fail the others."""
+        """Keep waiting polls parked until the next tick, and fail the others."""
         log.warning("polls.failed", error=repr(error))
         self._repolls_at = 0.0
         for poll in polls:

@@ -1,7 +1,7 @@
 """Create posters and short previews of stored files, and store them next to the files.
 
-Posters and previews are optional: no job fails without them or waits long for them. Their paths are derived from the
-file's path, so they are removed with the file even if the process that created them crashed.
+Posters and previews are optional: no job fails or waits for long because of them. Their paths are derived from the
+file's path, so they are removed with the file even if the process that created them has crashed.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 class Posters:
     def __init__(self, probes: Probes, objects: ObjectStore, *, seconds: float) -> None:
-        """An output waits at most `seconds` for its poster. `probes` are not shared with the checks of outputs, so that
-        no check waits for a poster."""
+        """Outputs wait at most `seconds` for their posters. `probes` are not shared with checks of outputs, so that no
+        check waits for a poster."""
         self._probes = probes
         self._objects = objects
         self._seconds = seconds
@@ -45,7 +45,7 @@ class Posters:
             return replace(facts, undrawn=True)
 
     def postponed(self, info: MediaInfo, *, mime_type: str) -> MediaFacts:
-        """Return the facts of a checked output whose poster is drawn later."""
+        """Return the facts of a checked output whose poster will be drawn later."""
         return replace(_facts(info), undrawn=media_kind(mime_type) in ("image", "video"))
 
     async def of_stored(self, path: str, *, mime_type: str) -> MediaFacts:

@@ -1,6 +1,6 @@
 """Live previews of running jobs, sent only while a user watches.
 
-Each process remembers for a few seconds which jobs are watched, and tells the others through the notify channel.
+Each process remembers for a few seconds which jobs are watched, and informs the others through the notify channel.
 Workers upload preview images to object storage; no database stores them.
 """
 
@@ -29,11 +29,11 @@ log = structlog.get_logger(__name__)
 
 # A job counts as watched for this long after a request for its preview.
 WATCHED_SECONDS = 10.0
-# Interval at which this process tells the others that a job is still watched.
+# The interval at which this process informs the others that a job is still watched.
 PUBLISH_SECONDS = 3.0
 # Pages that watch the same job share one read from storage for this long.
 SHARED_SECONDS = 0.4
-# Lifetime of an upload URL. The URL is renewed after half of it.
+# The lifetime of an upload URL. The URL is renewed after half of this time.
 URL_SECONDS = 300.0
 MAX_CACHED = 20_000
 TOPIC = "watched:"
@@ -41,7 +41,7 @@ TOPIC = "watched:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewOffer:
-    """The upload URL for a worker's previews, and for how many more seconds the job is watched."""
+    """The upload URL for a worker's previews, and the number of seconds for which the job remains watched."""
 
     url: str
     headers: Mapping[str, str]
@@ -58,19 +58,19 @@ class PreviewService:
     def __init__(self, objects: ObjectStore, notify_channel: NotifyChannel) -> None:
         self._objects = objects
         self._notify_channel = notify_channel
-        # By job: until when it is watched, and when that was last published.
+        # By job: the time until which it is watched, and the time when this was last published.
         self._until: OrderedDict[str, float] = OrderedDict()
         self._published_at: dict[str, float] = {}
         self._waiting: WakeupsByKey[str] = WakeupsByKey()
         self._offers: OrderedDict[str, tuple[float, PreviewOffer]] = OrderedDict()
-        # Jobs that were watched, so that a preview may exist.
+        # Jobs that have been watched, so that a preview may exist.
         self._watched: OrderedDict[str, None] = OrderedDict()
         self._read: dict[str, tuple[float, asyncio.Future[PreviewImage | None]]] = {}
         self._removing: set[asyncio.Task[None]] = set()
         notify_channel.on_message(self._on_message)
 
     def watch(self, job_id: str) -> None:
-        """Note that a user watches a job, and tell the process that serves its worker."""
+        """Note that a user is watching a job, and inform the process that serves its worker."""
         now = _now()
         if now - self._published_at.get(job_id, -inf) >= PUBLISH_SECONDS:
             self._published_at[job_id] = now
@@ -79,7 +79,7 @@ class PreviewService:
             self._mark_watched(job_id)
 
     def seconds_left(self, job_id: str) -> float:
-        """Return for how many more seconds the job counts as watched."""
+        """Return the number of seconds for which the job remains watched."""
         return max(0.0, self._until.get(job_id, 0.0) - _now())
 
     def waking(self, job_id: str, wakeup: Wakeup) -> AbstractContextManager[None]:
@@ -87,7 +87,7 @@ class PreviewService:
         return self._waiting.waiting(job_id, wakeup)
 
     def patience(self, job_id: str, *, sends_for: float) -> float:
-        """Return how long a heartbeat may wait before its worker needs a new offer.
+        """Return the time for which a heartbeat may wait before its worker needs a new offer.
 
         The worker's current offer is valid for `sends_for` more seconds.
         """
@@ -96,7 +96,7 @@ class PreviewService:
         return max(1.0, sends_for / 2) if sends_for > 0 else 0.0
 
     async def offer(self, tenant_id: str, job_id: str, lease_token: str) -> PreviewOffer | None:
-        """Offer the worker of a lease to upload previews; return `None` if no user watches."""
+        """Return an offer for the worker of a lease to upload previews; `None` if no user is watching."""
         if not (left := self.seconds_left(job_id)):
             return None
         now = _now()
@@ -149,7 +149,7 @@ class PreviewService:
         await asyncio.gather(*self._removing)
 
     async def sweep(self, *, older_than_seconds: float) -> int:
-        """Remove previews that were not replaced for this long; return how many."""
+        """Remove previews that have not been replaced for this long, and return their number."""
         before = utc_now() - timedelta(seconds=older_than_seconds)
         old = [preview.path async for preview in self._objects.list(PREVIEWS) if preview.modified_at <= before]
         if old:
@@ -160,7 +160,7 @@ class PreviewService:
         try:
             await self._objects.remove(path)
         except ComfyRelayError as error:
-            # Retention removes it later.
+            # Retention will remove it later.
             log.info("preview.removal_failed", why=error.detail)
 
     def _on_message(self, message: str) -> None:

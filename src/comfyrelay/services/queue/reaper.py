@@ -1,10 +1,11 @@
-"""Expire leases without heartbeats, and fail dispatches without attempts left or without a worker to try.
+"""Expire leases without heartbeats, and fail dispatches that have no attempts left or no worker left to try.
 
 The worker of an expired lease may still report until the grace period is over or an idle worker could run the job.
 Each process knows only its own polls, so it expires the leases of jobs that its own pollers could run.
 
 A worker that sends heartbeats and misses three is considered dead: its leases end long before they expire. If it was
-only unreachable, it gets back each lease whose job no other worker has started since (`HeartbeatService.revive`).
+only unreachable, it gets back its leases, except those whose jobs another worker has started
+(`HeartbeatService.revive`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,10 +24,10 @@ from comfyrelay.store.central.queue import memory, reaping
 
 log = structlog.get_logger(__name__)
 
-# Job ids in a log line.
+# Maximum number of job ids in a log line.
 MAX_LOGGED = 20
 MAX_AT_ONCE = 500
-# How long a job that ran out of memory waits for a worker that it was not tried on.
+# A job that ran out of memory waits this long for a worker on which it has not been tried.
 UNTRIED_WORKER_WAIT = timedelta(minutes=10)
 # After a longer pause between two passes, this process or the database was down and may have missed heartbeats.
 MAX_PAUSE = timedelta(seconds=30)
@@ -51,12 +52,12 @@ class Reaper:
         self._ttl = timedelta(seconds=context.settings.lease_ttl_seconds)
         self._silence = timedelta(seconds=context.settings.worker_offline_seconds)
         self._max_pause = max(MAX_PAUSE, timedelta(seconds=3 * context.settings.reaper_interval_seconds))
-        # By the clock of the database: since when this process hears workers, and its last pass.
+        # By the clock of the database: the time since which this process has been hearing workers, and its last pass.
         self._listening_since: datetime | None = None
         self._last_pass: datetime | None = None
 
     async def run_once(self) -> int:
-        """Reap until nothing is due; return how many dispatches changed."""
+        """Reap until nothing is due, and return the number of changed dispatches."""
         async with self._databases.central.read() as tx:
             work = await reaping.work(
                 tx,
@@ -76,7 +77,7 @@ class Reaper:
         return reaped
 
     def _note_pass(self, now: datetime) -> timedelta:
-        """Return for how long this process has heard workers without a pause."""
+        """Return the time for which this process has been hearing workers without a pause."""
         if self._last_pass is None or not timedelta(0) <= now - self._last_pass <= self._max_pause:
             self._listening_since = now
         self._last_pass = now
@@ -148,6 +149,6 @@ class Reaper:
 
 
 def _logged(transitions: Sequence[Transition]) -> dict[str, object]:
-    """Return the number of jobs for the log, and the ids of the first."""
+    """Return the number of jobs for the log, and the ids of the first jobs."""
     job_ids = [transition.before.tenant_job_id for transition in transitions[:MAX_LOGGED]]
     return {"count": len(transitions), "job_ids": job_ids}

@@ -1,7 +1,7 @@
 """Settle leases: complete, fail or requeue a dispatch, fenced by the lease token.
 
-One transaction of the central database decides and writes the outbox entry for the shard. Another transaction of the
-shard then writes job, attempt, event, tokens, video and output.
+One transaction of the central database decides and writes the outbox entry for the shard. A transaction of the shard
+then writes job, attempt, event, tokens, video and output.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _REPEATABLE = {Verb.COMPLETE, Verb.FAIL}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettledOutput:
-    """An output as its worker describes it, or with its real properties after the check.
+    """An output as described by its worker, or with its real properties after the check.
 
     `file_id` identifies the checked copy. Without it, the lease's upload itself is the output, unchecked.
     """
@@ -73,7 +73,7 @@ class Report:
     output: SettledOutput | None = None
     # Further outputs, in order. Only checked copies are stored.
     more_outputs: Sequence[SettledOutput] = ()
-    # Only answer a repeated report. A lease that was revived meanwhile must not complete without its outputs.
+    # Only answer a repeated report: a lease that was revived in the meantime must not complete without its outputs.
     is_repeat_only: bool = False
     fault: Fault = Fault.JOB
     error: str = ""
@@ -92,7 +92,7 @@ class Settlement:
     dispatch_id: int
     status: str
     is_repeat: bool = False
-    # The worker gets no jobs of the workflow for a while, because it ran out of memory.
+    # Whether the worker gets no jobs of the workflow for a while, because it ran out of memory.
     is_blocked: bool = False
 
 
@@ -172,7 +172,7 @@ class SettleService:
         )
 
     async def report(self, report: Report, *, wait_for_tenant: bool = True) -> Settlement:
-        """Settle one report; concurrent reports share a transaction.
+        """Settle one report. Concurrent reports share a transaction.
 
         The decision is final once the central database has committed it with its outbox entry. Without
         `wait_for_tenant`, the call waits for the shard only if delivery is behind.
@@ -183,7 +183,7 @@ class SettleService:
         return settlement
 
     async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
-        """Settle many reports in one transaction; return a settlement or an error for each."""
+        """Settle many reports in one transaction, and return a settlement or an error for each."""
         batch = await self._decide(reports)
         await self._delivery.deliver(batch.decided.entries)
         return batch.answers
@@ -203,7 +203,7 @@ class SettleService:
         for transition in batch.decided.transitions:
             if transition.hold is not None:
                 await self._hold_rest(transition.after, reason=transition.hold)
-        # The reporting workers know that their leases ended, so none needs a stop request.
+        # The reporting workers know that their leases have ended, so no stop requests are needed.
         await self._decisions.notify_settled(batch.decided)
         return batch
 
@@ -282,7 +282,7 @@ class SettleService:
         ]
         step = judge_out_of_memory(size, untried=untried, failed=failed, has_run_elsewhere=bool(completed_by))
         if step is OutOfMemoryStep.NONE and completed_by:
-            # The worker is at fault, so the job waits for one that is offline now.
+            # The worker is at fault, so the job waits for a worker that is currently offline.
             step = OutOfMemoryStep.ELSEWHERE
         if size is not None and step is not OutOfMemoryStep.ELSEWHERE:
             await memory.record_too_small(tx, dispatch, max(size, *(other or 0 for other in failed), 0))
@@ -291,7 +291,7 @@ class SettleService:
         )
 
     async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _SettleBatch) -> None:
-        """Answer a repeated complete or fail with the same token like the first one."""
+        """Answer a repeated `complete` or `fail` with the same token in the same way as the first."""
         if not undecided:
             return
         past = await leases.by_token(tx, {report.lease_token for report in undecided.values()})
@@ -349,7 +349,7 @@ def _charge(transition: Transition, report: Report, now: datetime, began_at: dat
 async def _with_hold(
     tx: Tx, transition: Transition, report: Report, decided: Iterable[DecidedTransition]
 ) -> Transition:
-    """Mark a failure that holds the rest of its batch. `decided` are the earlier reports of this settlement."""
+    """Mark the failure if it holds the rest of its batch. `decided` are the earlier decisions of this settlement."""
     failed = transition.after
     if failed.status != DispatchStatus.FAILED or failed.batch_id is None:
         return transition

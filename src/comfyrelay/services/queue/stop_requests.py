@@ -1,6 +1,6 @@
 """Wake waiting heartbeats when their lease has ended or has a stop request.
 
-Decisions of this process wake them at once. One query per second finds the decisions of other processes.
+Decisions of this process wake them immediately. One query per second finds the decisions of other processes.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class StopRequests:
 
     @contextlib.contextmanager
     def watching(self, dispatch_id: int) -> Iterator[Wakeup]:
-        """Yield a wakeup that is notified when the lease has ended or should stop; the next heartbeat says which."""
+        """Yield a wakeup that is notified when the lease has ended or should stop. The next heartbeat says which."""
         wakeup = Wakeup()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())

@@ -39,7 +39,8 @@ _group_key = attrgetter("workflow_id", "stage", "provider", "workflow_hash", "ef
 
 class WaitReasons:
     def __init__(self, context: ServiceContext, *, why_not_burst: Callable[[int], str | None]) -> None:
-        """`why_not_burst` returns why a job that waits longer than its user accepts was not moved to the cloud."""
+        """`why_not_burst` returns the reason why a job that waits longer than its user accepts was not moved to the
+        cloud."""
         self._databases = context.databases
         self._offline_seconds = context.settings.worker_offline_seconds
         self._hooks = context.hooks
@@ -81,7 +82,7 @@ class WaitReasons:
             held, now = await slots.held_of(tx, tenant_id)
             usual = await positions.mean_durations(tx, (lease.workflow_id for lease in held))
             fetched = {lease.batch_id or "": lease.job_id for lease in held if lease.is_prefetched}
-            # A prefetched job runs before the queued ones.
+            # Prefetched jobs run before queued jobs.
             last = {**fetched, **await positions.last_of_batches(tx, tenant_id, batch_ids)}
             last = {batch_id: job_id for batch_id, job_id in last.items() if batch_id in batch_ids}
             found = await dispatches.by_job(tx, tenant_id, last.values())
@@ -99,7 +100,7 @@ class WaitReasons:
         return ends
 
     async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
-        """Add why the job was moved to the cloud or back, or why it was not."""
+        """Add the reason why the job was moved to the cloud or back, or why it was not moved."""
         if dispatch.status != DispatchStatus.QUEUED:
             return text
         if dispatch.has_burst:
@@ -174,7 +175,7 @@ class WaitReasons:
 
 
 async def _explain_queue_pause(tx: Tx, tenant_id: str) -> Waiting | None:
-    """Explain that the tenant's queue is paused; return `None` if it is not."""
+    """Explain that the tenant's queue is paused. Returns `None` if it is not paused."""
     if not await pauses.paused_at(tx, [tenant_id]):
         return None
     leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
@@ -183,13 +184,14 @@ async def _explain_queue_pause(tx: Tx, tenant_id: str) -> Waiting | None:
 
 
 def _all_known(seconds: Sequence[float | None]) -> list[float]:
-    """Return the values if none is missing."""
+    """Return the values; empty if a value is missing."""
     known = [value for value in seconds if value is not None]
     return known if len(known) == len(seconds) else []
 
 
 async def _run_seconds(tx: Tx, dispatch: Dispatch, shared: Sequence[int] = ()) -> float | None:
-    """Return how long a dispatch will probably run: as others of its workflow or effect, or of the `shared` ones."""
+    """Return the expected run time of a dispatch: the mean of its workflow or effect, or else of the `shared`
+    workflows."""
     mean = await positions.mean_duration(tx, [dispatch.workflow_id])
     if mean is None and dispatch.effect_id is not None:
         effect = await catalogue.effect(tx, id_=dispatch.effect_id)
@@ -198,7 +200,7 @@ async def _run_seconds(tx: Tx, dispatch: Dispatch, shared: Sequence[int] = ()) -
 
 
 async def _explain_if_prefetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
-    """Explain a prefetched dispatch that its worker has not started; return `None` for any other dispatch."""
+    """Explain a prefetched dispatch that its worker has not started. Returns `None` for any other dispatch."""
     if not dispatch.is_leased or not dispatch.is_prefetch or dispatch.worker_id is None:
         return None
     held, now = await slots.held_by(tx, [dispatch.worker_id])
@@ -221,7 +223,7 @@ class _Line(NamedTuple):
 
     ahead: Mapping[int, int]
     expected: Mapping[int, float | None]
-    # The number of dispatches that the workers have prefetched. They are ahead of all.
+    # The number of dispatches that the workers have prefetched. They are ahead of all others.
     fetched: int
 
 
@@ -245,11 +247,12 @@ async def _in_line(tx: Tx, group: Sequence[Dispatch], shared: Sequence[int], usa
 
 
 class _Load(NamedTuple):
-    """What workers have to do: the seconds until each slot is free, and of each prefetched dispatch."""
+    """The load of workers: the seconds until each slot is free, and the expected seconds of each prefetched
+    dispatch."""
 
     free_in: Sequence[float]
     fetched: Sequence[float]
-    # Seconds by workflow, of all dispatches that they run or could run.
+    # The expected seconds by workflow of all dispatches that the workers run or could run.
     usual: Mapping[int, float]
 
     def start_behind(self, ahead: positions.Ahead) -> float | None:
@@ -297,7 +300,8 @@ def _free_in(
 
 
 async def _starting_machines(tx: Tx, dispatch: Dispatch, known: Set[str]) -> StartingMachines:
-    """Find machines that are starting for the workflow, or why none is launched. `known` workers have started."""
+    """Find machines that are starting for the workflow, or the reason why none is launched. `known` workers have
+    started."""
     fleets = await observations.fleets_with(tx, dispatch.workflow_id, stage=dispatch.stage)
     fleets = [fleet for fleet in fleets if fleet.is_scaled]
     if not fleets:
@@ -322,7 +326,8 @@ async def _starting_machines(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Sta
 async def _starting_pods(tx: Tx, fleet: FleetRecord, known: Set[str], now: datetime) -> list[float]:
     """Return the seconds until each starting pod of a cluster is ready.
 
-    Only the autoscaler sees the pods. Its last decision names the pods that were starting and those it requested.
+    Only the autoscaler sees the pods. Its last decision names the pods that were starting and the pods that it
+    requested.
     """
     last = await decisions.latest(tx, fleet.id)
     if last is None or fleet.scaling_spec.is_paused or fleet.scaling_spec.is_dry_run:
