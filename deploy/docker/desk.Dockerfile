@@ -9,7 +9,7 @@ FROM ${PYTHON_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 WORKDIR /build
-# The image needs no pip: the one of this stage installs into the environment.
+# The image needs no pip: the pip of this stage installs into the environment.
 RUN python -m venv --without-pip /opt/comfyrelay
 # The versions that were tested, pinned by hash. They change rarely, so they get a separate layer.
 COPY requirements/desk.txt requirements/

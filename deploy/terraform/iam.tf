@@ -1,5 +1,5 @@
 # Two policies: for the role of the instances, and for the control plane. `comfyrelay fleet provision --permissions`
-# prints the same.
+# prints the same policies.
 
 locals {
   group_arn = "arn:aws:autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/${local.group}"
@@ -18,7 +18,7 @@ data "aws_iam_policy_document" "instance" {
 }
 
 data "aws_iam_policy_document" "control_plane" {
-  # AWS cannot restrict these to a resource
+  # AWS cannot restrict these actions to a resource
   statement {
     actions = [
       "autoscaling:DescribeAutoScalingGroups",

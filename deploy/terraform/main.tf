@@ -1,5 +1,5 @@
-# The resources of one fleet, with the names that ComfyRelay expects. `comfyrelay fleet provision` creates the same:
-# use one of the two for a fleet.
+# The resources of one fleet, with the names that ComfyRelay expects. `comfyrelay fleet provision` creates the
+# same resources: for each fleet, use either this module or the command.
 
 locals {
   group           = "asg-${var.stage}-${var.fleet}"
@@ -95,7 +95,7 @@ resource "aws_autoscaling_group" "fleet" {
   default_instance_warmup = 300
   # rebalancing between zones would terminate machines that run jobs
   suspended_processes = ["AZRebalance"]
-  # an empty group is complete
+  # do not wait for instances: an empty group is complete
   wait_for_capacity_timeout = "0"
 
   mixed_instances_policy {

@@ -33,14 +33,14 @@ from tests.system.browser.screenshots import NAMES, SCENES, SHAPES
 SCREEN = Screen("recording", 1200, 750)
 SIZE = (960, 600)
 MAX_BYTES = 2_000_000
-# A slow machine takes a picture every second; viewers need not wait for it.
+# A slow machine takes only one screenshot per second; viewers should not have to wait for it.
 MAX_FRAME_MS = 600
 PROMPTS = ("a lighthouse in the fog, soft morning light", "a lighthouse in a storm, tall waves")
 Frame = tuple[float, bytes]
 
 
 async def fill(filling: Filling) -> None:
-    """Earlier jobs, for the gallery."""
+    """Run earlier jobs for the gallery."""
     stills = [
         {"label": name, "input_payload": {"prompt": scene, "seed": number, "width": width, "height": height}}
         for number, (name, scene) in enumerate(zip(NAMES, SCENES, strict=True))
@@ -50,7 +50,7 @@ async def fill(filling: Filling) -> None:
 
 
 async def play(page: Page) -> None:
-    """What the recording shows. The pauses are for viewers."""
+    """Play the recorded scenes. The pauses are for viewers."""
     await page.goto("/create?workflow=text-to-image")
     prompt = page.get_by_label("Prompt", exact=True)
     await prompt.fill("")
@@ -69,7 +69,7 @@ async def play(page: Page) -> None:
 
 
 async def watch(page: Page, frames: list[Frame]) -> None:
-    """Take pictures until canceled."""
+    """Take screenshots until canceled."""
     while True:
         frames.append((time.monotonic(), await page.screenshot(type="png", scale="css")))
 
@@ -77,7 +77,7 @@ async def watch(page: Page, frames: list[Frame]) -> None:
 async def record() -> Sequence[Frame]:
     frames: list[Frame] = []
     with tempfile.TemporaryDirectory(prefix="comfyrelay-recording-") as place:
-        # Other desks on this machine stay untouched.
+        # Do not touch other desks on this machine.
         os.environ["XDG_STATE_HOME"] = f"{place}/state"
         async with Simulator() as simulator, open_chromium() as chromium:
             desk = make_desk(Path(place) / "data", shutdown_seconds=0, comfyui_url=[simulator.url])
@@ -99,7 +99,7 @@ async def record() -> Sequence[Frame]:
 
 
 def save(frames: Sequence[Frame], path: Path) -> None:
-    """Write the animation. A frame without a change makes the one before it longer."""
+    """Write the animation. An unchanged frame extends the previous one."""
     pictures: list[Image.Image] = []
     milliseconds: list[int] = []
     shown: bytes | None = None

@@ -21,7 +21,7 @@ _RECONNECT_SECONDS = 2.0
 _BUFFER_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _MEDIA_TYPES = ("image/", "video/", "audio/")
-# BinaryEventTypes.PREVIEW_IMAGE of ComfyUI, and its number of JPEG.
+# ComfyUI's BinaryEventTypes.PREVIEW_IMAGE, and its number for JPEG.
 _PREVIEW_IMAGE, _JPEG = 1, (1).to_bytes(4, "big")
 _ENDS = {
     "succeeded": "execution_success",
@@ -45,7 +45,7 @@ class Relay:
         self._following: set[asyncio.Task[None]] = set()
 
     async def submit(self, graph: Mapping[str, Any], workflow: Any, send: Send) -> str:
-        """Queue a graph and return its job, whose messages are sent until its end."""
+        """Queue a graph and return the id of its job. The job's messages are sent until it ends."""
         api = self._connect()
         try:
             # Pictures contain the workflow, as with ComfyUI itself.
@@ -91,7 +91,7 @@ class Relay:
         folder = self._folders[kind]
         path = Path(os.path.normpath(folder / name))
         is_media = (mimetypes.guess_type(name)[0] or "").startswith(_MEDIA_TYPES)
-        # The text of a prompt may not be a valid file name.
+        # A prompt text can be invalid as a file name.
         with suppress(OSError, ValueError):
             if is_media and path.is_relative_to(folder) and path.is_file():
                 return path
@@ -145,11 +145,11 @@ async def _check(response: ClientResponse) -> None:
     if response.status >= 400:
         with suppress(ValueError, KeyError, TypeError):
             raise RelayError(json.loads(await response.text())["error"]["message"])
-        raise RelayError(f"ComfyRelay answered {response.status}. Check its url.")
+        raise RelayError(f"ComfyRelay answered {response.status}. Check the url.")
 
 
 async def _follow(api: _Api, job_id: str, folder: Path, send: Send) -> None:
-    """Send the messages of a job until its end. A lost connection is reopened."""
+    """Send the messages of a job until it ends. A lost connection is reopened."""
     send("execution_start", {"prompt_id": job_id})
     try:
         while True:
@@ -212,7 +212,7 @@ def _id_of(job: Mapping[str, Any]) -> str:
     try:
         return str(UUID(job["id"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RelayError("The server does not answer like ComfyRelay. Check its url in the settings.") from error
+        raise RelayError("The response is not from ComfyRelay. Check the url in the settings.") from error
 
 
 def _failure(job_id: str, error: Mapping[str, Any]) -> dict[str, Any]:

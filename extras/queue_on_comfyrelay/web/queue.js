@@ -11,7 +11,7 @@ function* nodesIn(graph) {
   }
 }
 
-// As when the editor starts a run: widgets choose new seeds.
+// Call the same callbacks as the editor does for a run, so that widgets choose new seeds.
 function callWidgets(name) {
   for (const node of nodesIn(app.graph)) {
     for (const widget of node.widgets ?? []) widget[name]?.({});

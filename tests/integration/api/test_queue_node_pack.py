@@ -153,5 +153,5 @@ async def test_server_cannot_choose_the_folder_of_its_outputs(editor: Editor, an
     app.router.add_post("/api/v2/jobs", accept)
     async with TestServer(app) as server:
         editor.set(url=str(server.make_url("/")), token="x")
-        with pytest.raises(relay.RelayError, match="does not answer like ComfyRelay"):
+        with pytest.raises(relay.RelayError, match="response is not from ComfyRelay"):
             await editor.queue(invert_graph())
