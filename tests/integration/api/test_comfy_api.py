@@ -3,6 +3,7 @@
 import asyncio
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,20 @@ async def test_graph_runs_with_its_own_values(api: Api) -> None:
         assert found == {"format": "api", "workflow": graph}
     assert (await user.get(f"/api/ai-jobs/{first['id']}"))["prompt"] == "a {red|blue} cat"
     assert (await user.get(f"/api/ai-jobs/{second['id']}"))["seed"] == 6
+
+
+async def test_missing_nodes_are_named_without_a_choice_that_this_api_lacks(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
+        await api.worker(fleet="home", capabilities={"node_types": ["LoadImage", "SaveImage"], "models": []})
+        user = await api.user()
+        error = refusal(await user.call("POST", JOBS, {"workflow": invert()}), 422)
+        assert error["code"] == "invalid_workflow"
+        assert "ImageInvert" in {item["name"] for item in error["details"]["missing"]}
+        assert "anyway" not in error["message"]
+        assert "Send a graph that needs only what a worker has" in error["message"]
 
 
 @pytest.mark.both_databases

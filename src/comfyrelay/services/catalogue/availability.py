@@ -53,6 +53,9 @@ USED_INTERVAL_SECONDS = 600.0
 UNUSED_SECONDS = 86_400.0
 # How long a GPU counts as too small.
 MEMORY_SECONDS = 7 * 86_400.0
+WAIT_ADVICE = "Install what is missing, or add it anyway: it will wait until a worker has it."
+# For clients whose API cannot wait for missing requirements.
+CHANGE_ADVICE = "Send a graph that needs only what a worker has, or have an administrator install what is missing."
 # Number of hashes per read. The requirements of one hash have at most as many names as a graph has nodes.
 HASH_CHUNK = 100
 
@@ -131,16 +134,16 @@ class Availability:
         wanted: Mapping[str, Mapping[str, Any]],
         *,
         stage: str,
-        may_wait: bool,
+        may_wait: bool | None,
         shows_names: bool,
         is_of_effect: bool,
     ) -> None:
-        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless jobs may wait. `wanted` contains the
-        values of one job per workflow hash."""
+        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless jobs may wait; `None` if the client
+        cannot choose that. `wanted` contains the values of one job per workflow hash."""
         missing = await self.find_missing(workflow, wanted, stage=stage, shows_names=shows_names)
         if missing is not None and not may_wait:
             raise MissingOnWorkers(
-                f"{missing.text} Install what is missing, or add it anyway: then it waits until a worker has it.",
+                f"{missing.text} {CHANGE_ADVICE if may_wait is None else WAIT_ADVICE}",
                 missing=missing.to_json(),
                 is_of_effect=is_of_effect,
             )

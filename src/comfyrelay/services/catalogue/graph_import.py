@@ -22,11 +22,11 @@ from comfyrelay.text import format_bytes
 
 _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
-    '(on a server: a worker with ComfyUI) and add it again, or save it with "Export (API)" in ComfyUI.'
+    '(on a server: a worker with ComfyUI) and try again, or save it with "Export (API)" in ComfyUI.'
 )
 # All administrators count as one tenant.
 _ADMINISTRATORS = ""
-_INSTALL = 'Install what is missing and add it again, or save it with "Export (API)" in a ComfyUI that has it.'
+_INSTALL = 'Install what is missing and try again, or save it with "Export (API)" in a ComfyUI that has it.'
 _GUESSED = "The types of the inputs were guessed from their values."
 _TOO_LARGE_TO_EMBED = (
     f"This file has more than {format_bytes(MAX_EDITOR_BYTES)}, so outputs contain only the graph that ran, without "

@@ -130,6 +130,7 @@ class GraphJobs:
             workflow_slug=workflow.slug,
             priority=request.priority,
             webhook_url=request.webhook_url,
+            wait_for_missing=None,
             shows_workers=request.user.is_admin,
             item=item,
         )

@@ -48,8 +48,8 @@ class SubmissionRequest:
     # After this time, the job may run on more expensive workers.
     max_wait_seconds: int | None = None
     # The fields below are not part of the digest.
-    # Whether to accept the job even if no worker meets its requirements yet.
-    wait_for_missing: bool = False
+    # Whether to accept the job even if no worker meets its requirements yet; `None` if the client cannot choose that.
+    wait_for_missing: bool | None = False
     # Whether error messages may name workers.
     shows_workers: bool = False
     # Whether a copy of an equal job's output is accepted.
