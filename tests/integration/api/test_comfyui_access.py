@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from PIL import Image
 from comfyrelay.domain.records.accounts import TokenScope
 from comfyrelay.server.comfyui_api.app import MODULES
 from tests.integration.api.test_node_definitions import bring
-from tests.support.api import PASSWORD
+from tests.support.api import PASSWORD, Caller
 from tests.support.api_calls import png, submit
 from tests.support.comfyui_site import MODELS, Client, ComfyuiSite, open_site
 from tests.support.editor_files import DEFINITIONS
@@ -144,6 +144,11 @@ async def test_session_of_the_editor_ends_with_the_session_that_opened_it(site: 
         await browser.get(opened)
         await stays.get(kept)
         assert (await browser.get("/queue")).status_code == 200
+        assert [name for name in await token_names(other) if "editor" in name] == [
+            "editor",
+            "editor",
+            "link to the editor",
+        ]
         if end == "sign out":
             await page.post("/api/logout")
         elif end == "revoke":
@@ -160,6 +165,27 @@ async def test_session_of_the_editor_ends_with_the_session_that_opened_it(site: 
         assert (await browser.get("/queue")).status_code == 401
         assert (await browser.get(unused)).status_code == 401
         assert (await stays.get("/queue")).status_code == 200
+        assert [name for name in await token_names(other) if "editor" in name] == ["editor"]
+
+
+async def test_session_that_expires_ends_its_editor(site: ComfyuiSite) -> None:
+    eve = {"email": "eve@example.com", "password": PASSWORD}
+    other = (await site.new_client(eve["email"])).user
+    assert other is not None
+    page = replace(other, headers={"Authorization": f"Bearer {(await other.post('/api/login', eve))['token']}"})
+    other.http.cookies.clear()
+    sessions = [token for token in (await other.get("/api/tokens"))["items"] if token["is_session"]]
+    lifetime = datetime.fromisoformat(sessions[0]["expires_at"]) - site.api.clock.now
+    await site.api.clock.set(site.api.clock.now + lifetime - timedelta(hours=1))
+    async with httpx.AsyncClient(base_url=site.url) as browser:
+        await browser.get((await page.post("/api/editor/links", {}))["url"])
+    assert await token_names(other) == ["editor", "session"]
+    await site.api.clock.set(site.api.clock.now + timedelta(hours=1))
+    assert await token_names(other) == []
+
+
+async def token_names(caller: Caller) -> list[str]:
+    return [token["name"] for token in (await caller.get("/api/tokens"))["items"] if token["name"] != "test"]
 
 
 async def test_editor_links_are_limited_and_deleted_once_used(

@@ -1,8 +1,7 @@
 """Sessions of ComfyUI's editor in a browser. ComfyRelay's page creates a code, and the editor exchanges it once.
 
 Codes and sessions are stored as tokens, but hashed differently: a session is valid only for ComfyUI's API, and other
-tokens are not valid as sessions. Their secrets begin with the id of the token that created the code, because they end
-together with that token.
+tokens are not valid as sessions. Both end together with the token that created the code.
 """
 
 import secrets
@@ -30,24 +29,26 @@ class EditorSessions:
     async def create_code(self, user: User, *, parent_id: str | None) -> str:
         """Create a code that starts one session. Both end together with the parent: the token or session that requested
         the code. The pass of a desk's owner is not a parent. Raises `Conflict` if the user has too many tokens."""
-        code = _new_secret(parent_id)
+        code = secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> None:
             await require_fewer_tokens(tx, user)
-            await _create(tx, user, name=CODE_NAME, token_hash=_code_hash(code), seconds=CODE_SECONDS)
+            name, token_hash = CODE_NAME, _code_hash(code)
+            await _create(tx, user, name=name, token_hash=token_hash, seconds=CODE_SECONDS, parent_id=parent_id)
 
         await self._databases.central.run(TransactionStep.TENANT, work)
         return code
 
     async def start(self, code: str) -> str:
         """Use a code, and return the secret of a new session. Raises `Unauthorized` for an invalid code."""
-        secret, used = _new_secret(_parent_of(code)), _code_hash(code)
+        secret, used = secrets.token_urlsafe(32), _code_hash(code)
 
         async def work(tx: Tx) -> None:
-            user = await _owner(tx, code, token_hash=used)
+            user = await api_tokens.owner(tx, used, scope=TokenScope.COMFYUI)
             if user is None or not await api_tokens.revoke(tx, user.id, token_hash=used):
                 raise Unauthorized("This link was already used or has expired.")
-            await _create(tx, user, name=SESSION_NAME, token_hash=_session_hash(secret), seconds=SESSION_SECONDS)
+            name, token_hash, parent_id = SESSION_NAME, _session_hash(secret), await api_tokens.parent_of(tx, used)
+            await _create(tx, user, name=name, token_hash=token_hash, seconds=SESSION_SECONDS, parent_id=parent_id)
 
         await self._databases.central.run(TransactionStep.TENANT, work)
         return secret
@@ -55,17 +56,10 @@ class EditorSessions:
     async def find_user(self, secret: str) -> User | None:
         """Return the user of a session."""
         async with self._databases.central.read() as tx:
-            return await _owner(tx, secret, token_hash=_session_hash(secret))
+            return await api_tokens.owner(tx, _session_hash(secret), scope=TokenScope.COMFYUI)
 
 
-async def _owner(tx: Tx, secret: str, *, token_hash: str) -> User | None:
-    parent_id = _parent_of(secret)
-    if parent_id is not None and not await api_tokens.is_valid(tx, parent_id):
-        return None
-    return await api_tokens.owner(tx, token_hash, scope=TokenScope.COMFYUI)
-
-
-async def _create(tx: Tx, user: User, *, name: str, token_hash: str, seconds: float) -> None:
+async def _create(tx: Tx, user: User, *, name: str, token_hash: str, seconds: float, parent_id: str | None) -> None:
     await api_tokens.create(
         tx,
         id_=new_id(),
@@ -74,16 +68,8 @@ async def _create(tx: Tx, user: User, *, name: str, token_hash: str, seconds: fl
         token_hash=token_hash,
         lifetime_seconds=seconds,
         scope=TokenScope.COMFYUI,
+        parent_id=parent_id,
     )
-
-
-def _new_secret(parent_id: str | None) -> str:
-    secret = secrets.token_urlsafe(32)
-    return secret if parent_id is None else f"{parent_id}.{secret}"
-
-
-def _parent_of(secret: str) -> str | None:
-    return secret.rpartition(".")[0] or None
 
 
 def _code_hash(code: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import ColumnElement, FromClause, delete, func, insert, select, update
 
 from comfyrelay.domain.records.accounts import TokenRecord, TokenScope, User
 from comfyrelay.store.central.tables.accounts import api_tokens as t
@@ -15,7 +15,15 @@ from comfyrelay.store.types import relay_now
 # Ended sessions are kept for the date of the last sign-in.
 KEPT_SECONDS = 30 * 86_400.0
 _TOKEN = [t.c[name] for name in TokenRecord.__dataclass_fields__]
-_IS_VALID = t.c.revoked_at.is_(None) & (t.c.expires_at.is_(None) | (t.c.expires_at > relay_now()))
+_parents = t.alias("parents")
+
+
+def _has_not_ended(tokens: FromClause) -> ColumnElement[bool]:
+    return tokens.c.revoked_at.is_(None) & (tokens.c.expires_at.is_(None) | (tokens.c.expires_at > relay_now()))
+
+
+_HAS_VALID_PARENT = select(_parents.c.id).where(_parents.c.id == t.c.parent_id, _has_not_ended(_parents)).exists()
+_IS_VALID = _has_not_ended(t) & (t.c.parent_id.is_(None) | _HAS_VALID_PARENT)
 
 
 async def create(
@@ -27,15 +35,19 @@ async def create(
     token_hash: str,
     lifetime_seconds: float | None,
     scope: TokenScope | None = None,
+    parent_id: str | None = None,
 ) -> TokenRecord:
-    """Create a token. Delete tokens of the user that ended long ago, and those with a scope, such as links to the
-    editor, when they have ended."""
+    """Create a token, which ends with its parent.
+
+    Delete tokens of the user that ended long ago, and those with a scope, such as links to the editor, when they have
+    ended.
+    """
     ended_at = func.coalesce(t.c.revoked_at, t.c.expires_at)
     is_old = (ended_at <= relay_now(-KEPT_SECONDS)) | (t.c.scope.is_not(None) & (ended_at <= relay_now()))
     await tx.execute(delete(t).where(t.c.user_id == user_id, is_old))
     expires_at = None if lifetime_seconds is None else relay_now(lifetime_seconds)
     query = insert(t).values(id=id_, user_id=user_id, name=name, token_hash=token_hash, scope=scope)
-    query = query.values(created_at=relay_now(), expires_at=expires_at)
+    query = query.values(parent_id=parent_id, created_at=relay_now(), expires_at=expires_at)
     return await tx.one(TokenRecord, query.returning(*_TOKEN))
 
 
@@ -44,11 +56,6 @@ async def count_except(tx: Tx, user_id: str, *, name: str) -> int:
     query = select(func.count()).where(t.c.user_id == user_id, t.c.name != name, _IS_VALID)
     found: int = await tx.scalar(query)
     return found
-
-
-async def is_valid(tx: Tx, id_: str) -> bool:
-    """Whether a token is neither revoked nor expired."""
-    return await tx.exists(select(t.c.id).where(t.c.id == id_, _IS_VALID))
 
 
 async def owner(tx: Tx, token_hash: str, *, scope: TokenScope | None = None) -> User | None:
@@ -69,6 +76,11 @@ async def name_of(tx: Tx, token_hash: str) -> str | None:
 
 async def id_of(tx: Tx, token_hash: str) -> str | None:
     found: str | None = await tx.scalar(select(t.c.id).where(t.c.token_hash == token_hash))
+    return found
+
+
+async def parent_of(tx: Tx, token_hash: str) -> str | None:
+    found: str | None = await tx.scalar(select(t.c.parent_id).where(t.c.token_hash == token_hash))
     return found
 
 

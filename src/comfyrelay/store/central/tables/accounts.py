@@ -58,6 +58,8 @@ api_tokens = Table(
     Column("token_hash", Text, nullable=False, unique=True),
     # The only API that accepts it; null: all of them.
     Column("scope", Text),
+    # The token that opened this session of the editor, and ends it.
+    Column("parent_id", Text),
     Column("created_at", UtcTime, nullable=False),
     # A browser session is a token that expires.
     Column("expires_at", UtcTime),

@@ -83,6 +83,7 @@ def _create_accounts() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("token_hash", sa.Text(), nullable=False, unique=True),
         sa.Column("scope", sa.Text()),
+        sa.Column("parent_id", sa.Text()),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("expires_at", UtcTime()),
         sa.Column("revoked_at", UtcTime()),
