@@ -20,9 +20,11 @@ from comfy_sdk.exceptions import (
     NotFound,
 )
 
+from comfyrelay.comfyui.versions import TRIED
 from comfyrelay.simulator.misbehaviour import Fail, Slow
 from tests.support.api_calls import png
 from tests.support.comfy_site import ComfySite, open_comfy_site
+from tests.support.comfyui_site import MODELS, open_site, painted
 from tests.support.graphs import five_images, invert, invert_file
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend
 
@@ -214,6 +216,30 @@ async def test_running_job_is_canceled(sdk: ComfySite, client: AsyncComfy) -> No
 
 def _is_canceling(event: object) -> bool:
     return isinstance(event, StatusChange) and event.status == "canceling"
+
+
+async def test_jobs_run_on_the_worker_that_has_their_nodes_and_models(
+    backend: SqliteBackend | PostgresBackend,
+    storage_url: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second worker has another model, and no `SaveText`."""
+    text = {"text": ["1", 0], "filename_prefix": "note", "format": "txt"}
+    noted = {
+        "1": {"class_type": "PrimitiveString", "inputs": {"value": "a note"}},
+        "2": {"class_type": "SaveText", "inputs": text},
+    }
+    async with open_site(backend, storage_url, tmp_path, versions=(TRIED[-1], "0.7.0")) as site:
+        assert site.client.user is not None
+        monkeypatch.setenv("COMFY_BASE_URL", site.api.context.settings.base_url)
+        token = site.client.user.headers["Authorization"].removeprefix("Bearer ")
+        async with AsyncComfy(api_key=token) as client:
+            for graph, prompts in ((painted(MODELS[1]), (0, 1)), (noted, (1, 1)), (painted(MODELS[0]), (2, 1))):
+                await client.run(client.workflows.from_json(graph), timeout=PATIENCE_SECONDS)
+                assert tuple(simulator.log.count("POST", "/prompt") for simulator in site.simulators) == prompts
+            with pytest.raises(InvalidWorkflow, match="NoSuchNode"):
+                await client.submit(client.workflows.from_json({"1": {"class_type": "NoSuchNode", "inputs": {}}}))
 
 
 async def test_failed_job_raises_with_the_reason(sdk: ComfySite, client: AsyncComfy) -> None:
