@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.server.comfy_api import events
@@ -91,6 +92,23 @@ async def test_recent_graph_is_not_written_again(api: Api) -> None:
     assert await used_at(2) == first
     await api.clock.set(api.clock.now + timedelta(seconds=RECENT_SECONDS))
     assert await used_at(3) > first
+
+
+async def test_workflow_of_a_recent_graph_is_read_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with open_api(sqlite_backend, tmp_path) as api:
+        user = await api.user()
+        await send(user, invert(1))
+        read: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if statement.startswith("SELECT workflows."):
+                read.append(statement)
+
+        reader = api.engine.databases.central._reader.sync_engine
+        event.listen(reader, "before_cursor_execute", note)
+        await send(user, invert(2))
+        event.remove(reader, "before_cursor_execute", note)
+        assert len(read) == 1
 
 
 @pytest.mark.both_databases

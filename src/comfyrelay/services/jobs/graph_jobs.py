@@ -135,7 +135,7 @@ class GraphJobs:
             item=item,
         )
         try:
-            return await self._submission.submit_once(wanted, also=also)
+            return await self._submission.submit_once(wanted, also=also, workflow=workflow)
         except IdempotencyConflict:
             # A concurrent request has used the key.
             if (known := await self._by_key(tenant_id, wanted.idempotency_key)) is None:

@@ -125,16 +125,20 @@ class Resolver:
         workflow_slug: str | None,
         is_test: bool = False,
         is_guest: bool = False,
+        loaded: WorkflowRecord | None = None,
     ) -> Target:
-        """Find an effect's workflow or a workflow of the tenant. For a test run, also find workflows of the
-        catalogue."""
+        """Find an effect's workflow or a workflow of the tenant. For a test run, also find workflows of the catalogue. A
+        workflow that is `loaded` is not read again."""
         if (effect_id is None) == (workflow_slug is None):
             raise InvalidInput(errors={"effect_id": "Name either an effect or one of your workflows."})
-        async with self._databases.central.read() as tx:
-            if effect_id is not None:
-                effect, workflow = await catalogue.effect_with_workflow(tx, effect_id)
-            else:
-                effect, workflow = None, await catalogue.workflow(tx, slug=workflow_slug)
+        effect: EffectRecord | None = None
+        workflow = loaded
+        if workflow is None:
+            async with self._databases.central.read() as tx:
+                if effect_id is not None:
+                    effect, workflow = await catalogue.effect_with_workflow(tx, effect_id)
+                else:
+                    workflow = await catalogue.workflow(tx, slug=workflow_slug)
         if effect_id is not None and (effect is None or not effect.is_active):
             raise NotFound(f"There is no effect {effect_id}.")
         # A workflow of the catalogue has a price only as an effect.
@@ -221,13 +225,16 @@ class Resolver:
             else {},
         )
 
-    async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
+    async def resolve_job(
+        self, shard: Database, request: JobRequest, *, request_digest: str, workflow: WorkflowRecord | None = None
+    ) -> NewJobRecord:
         target = await self.find_target(
             request.tenant_id,
             effect_id=request.effect_id,
             workflow_slug=request.workflow_slug,
             is_test=request.is_test,
             is_guest=request.is_guest,
+            loaded=workflow,
         )
         found = await self.load_media(shard, request.tenant_id, [request.item], target, hash_content=request.reuse)
         [new] = await self.resolve_jobs([request], target, found, request_digest=request_digest)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
+from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import ComfyRelayError, Conflict, IdempotencyConflict, PriceChanged
 from comfyrelay.services.context import ServiceContext
@@ -57,8 +58,11 @@ class JobSubmission:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
         return (await self.submit_once(request)).job
 
-    async def submit_once(self, request: JobRequest, *, also: OnWritten | None = None) -> SubmittedJob:
-        """Like `submit`, and return whether the job is new. `also` is called in the transaction that writes it."""
+    async def submit_once(
+        self, request: JobRequest, *, also: OnWritten | None = None, workflow: WorkflowRecord | None = None
+    ) -> SubmittedJob:
+        """Like `submit`, and return whether the job is new. `also` is called in the transaction that writes it.
+        `workflow` is the one that the request names, if the caller has just read it."""
         check_texts(
             idempotency_key=request.idempotency_key,
             allow_private=self._allow_private,
@@ -67,7 +71,7 @@ class JobSubmission:
         shard = await self._databases.shard_of(request.tenant_id)
         request_digest = request.digest()
         try:
-            new = await self._resolve.resolve_job(shard, request, request_digest=request_digest)
+            new = await self._resolve.resolve_job(shard, request, request_digest=request_digest, workflow=workflow)
             _check_price(new, request.expected_tokens)
         except ComfyRelayError:
             # An accepted job is returned even if the same request would be refused now.
