@@ -27,7 +27,7 @@ _WORD = r"[A-Za-z0-9!#$&^_.+-]+"
 MEDIA_TYPE = rf"^{_WORD}/{_WORD}(; ?{_WORD}=({_WORD}|\"[ !#-\[\]-~]*\"))*$"
 
 
-def _check_json(value: Any) -> Any:
+def check_json(value: Any) -> Any:
     """Refuse values that cannot be stored or that common JSON parsers cannot read."""
     pending: list[tuple[Any, int]] = [(value, 1)]
     while pending:
@@ -72,10 +72,10 @@ def _check_email(email: str) -> str:
     return email
 
 
-Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
+Json = Annotated[dict[str, Any], AfterValidator(check_json)]
 # For values that a worker reported.
 Reported = BeforeValidator(plain_json)
-JsonValue = Annotated[Any, AfterValidator(_check_json)]
+JsonValue = Annotated[Any, AfterValidator(check_json)]
 # Python accepts `true` as 1 and a string of digits as a number. In a request, both are mistakes.
 StrictInt = Annotated[int, Field(strict=True)]
 # Keep integers: seeds have more digits than a float.

@@ -20,7 +20,7 @@ from tests.support.api import PASSWORD, Caller
 from tests.support.api_calls import png, submit
 from tests.support.comfyui_site import MODELS, Client, ComfyuiSite, open_site
 from tests.support.editor_files import DEFINITIONS
-from tests.support.graphs import invert
+from tests.support.graphs import invert, invert_file
 from tests.support.world import PostgresBackend, SqliteBackend, execute
 
 ROUTES = sorted(
@@ -328,6 +328,33 @@ async def test_invalid_prompts_are_refused_in_comfyuis_format(site: ComfyuiSite)
             assert response.status_code in (200, 400), (path, content[:10], response.text)
     for odd in ({"prompt": invert(), "extra_data": "x"}, {"prompt": invert(), "client_id": 5}):
         assert (await site.client.post("/prompt", odd)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "-Infinity", "1" + "0" * 30, '"\\ud800"', '"\\u0000"', "[" * 80 + "]" * 80], ids=repr
+)
+async def test_values_that_cannot_be_stored_are_refused(site: ComfyuiSite, value: str) -> None:
+    graph = json.dumps(invert())
+    for path, content in (
+        ("/prompt", f'{{"prompt": {graph[:-1]}, "9": {{"class_type": "A", "inputs": {{"a": {value}}}}}}}}}'),
+        ("/prompt", f'{{"prompt": {graph}, "extra_data": {{"a": {value}}}}}'),
+        ("/settings", f'{{"a": {value}}}'),
+        ("/settings/a", value),
+    ):
+        response = await site.client.http.post(path, content=content)
+        assert response.status_code == 400, (path, response.text)
+        assert response.json()["error"]["message"].startswith("This "), path
+
+
+async def test_graph_with_too_many_nodes_is_refused_before_its_validation(
+    tmp_path: Path, backend: SqliteBackend | PostgresBackend
+) -> None:
+    async with open_site(backend, None, tmp_path, models=(), max_graph_nodes=10) as site:
+        # The validation would miss the file.
+        graph = {f"copy {number}": invert_file("none.png")["1"] for number in range(10)} | invert_file("none.png")
+        response = await site.client.post("/prompt", {"prompt": graph})
+        assert response.status_code == 413
+        assert response.json()["error"]["type"] == "too_large"
 
 
 async def test_large_bodies_are_refused(site: ComfyuiSite) -> None:

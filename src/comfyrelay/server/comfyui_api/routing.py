@@ -15,6 +15,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Forbidden, InsufficientTokens, InvalidInput, TooLarge, Unauthorized
 from comfyrelay.http_client import origin_parts
 from comfyrelay.json_size import has_more_values
+from comfyrelay.protocol.fields import check_json
 from comfyrelay.server.http.auth import API_KEY
 from comfyrelay.server.http.bodies import SMALL_BYTES, large_body, read_body
 from comfyrelay.server.http.context import Context
@@ -157,9 +158,13 @@ def _parse(body: bytes, settings: Settings) -> Any:
     if has_more_values(body, settings.max_body_values):
         raise TooLarge(f"The body has more than {settings.max_body_values} values.")
     try:
-        return json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         raise InvalidInput("This is not valid JSON.") from None
+    try:
+        return check_json(value)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
 
 
 async def _answer(request: Request, endpoint: Endpoint) -> Response:

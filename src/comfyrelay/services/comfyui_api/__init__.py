@@ -30,6 +30,7 @@ class ComfyuiApi:
             jobs.graph_jobs,
             queue.control,
             self.input_files,
+            graphs=catalogue.graphs,
             max_space_bytes=context.settings.max_workflow_bytes,
         )
         self.user_files = UserFiles(databases)

@@ -18,6 +18,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord, PromptRecord
 from comfyrelay.domain.space import check_space
 from comfyrelay.errors import Conflict, NotFound
+from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.comfyui_api.input_files import InputFiles
 from comfyrelay.services.comfyui_api.validation import Problem, ValidatedGraph, needed, validate
@@ -69,9 +70,11 @@ class PromptSubmission:
         control: JobControl,
         input_files: InputFiles,
         *,
+        graphs: Graphs,
         max_space_bytes: int | None,
     ) -> None:
         """`max_space_bytes` limits the space that a tenant's jobs without a price take."""
+        self._graphs = graphs
         self._max_space_bytes = max_space_bytes
         self._databases = databases
         self._definitions = definitions
@@ -84,6 +87,8 @@ class PromptSubmission:
         tenant_id = request.user.tenant_id
         if request.prompt_id is not None and (known := await self._known(tenant_id, request.prompt_id)) is not None:
             return known
+        # The validation takes much longer than this check.
+        await asyncio.to_thread(self._graphs.check_size, request.graph)
         definitions, _ = await self._definitions.load(of_clients=True)
         names = await asyncio.to_thread(_named_files, request.graph, definitions)
         ids = await self._input_files.resolve(tenant_id, set(names.values())) if names else {}

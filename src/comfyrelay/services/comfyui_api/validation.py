@@ -91,6 +91,8 @@ def title_in(node: object) -> str | None:
 
 
 def _judge(graph: Graph, outputs: list[str], found: Mapping[str, list[Problem]]) -> ValidatedGraph:
+    if not any(found.values()):
+        return ValidatedGraph(outputs=outputs)
     valid: list[str] = []
     reasons: list[Problem] = []
     node_errors: dict[str, Any] = {}

@@ -127,8 +127,8 @@ class Resolver:
         is_guest: bool = False,
         loaded: WorkflowRecord | None = None,
     ) -> Target:
-        """Find an effect's workflow or a workflow of the tenant. For a test run, also find workflows of the catalogue. A
-        workflow that is `loaded` is not read again."""
+        """Find an effect's workflow or a workflow of the tenant. For a test run, also find workflows of the
+        catalogue. A workflow that is `loaded` is not read again."""
         if (effect_id is None) == (workflow_slug is None):
             raise InvalidInput(errors={"effect_id": "Name either an effect or one of your workflows."})
         effect: EffectRecord | None = None
