@@ -53,7 +53,7 @@ USED_INTERVAL_SECONDS = 600.0
 UNUSED_SECONDS = 86_400.0
 # How long a GPU counts as too small.
 MEMORY_SECONDS = 7 * 86_400.0
-WAIT_ADVICE = "Install what is missing, or add it anyway: it will wait until a worker has it."
+WAIT_ADVICE = "Install what is missing, or add it anyway: then it waits until a worker has it."
 # For clients whose API cannot wait for missing requirements.
 CHANGE_ADVICE = "Send a graph that needs only what a worker has, or have an administrator install what is missing."
 # Number of hashes per read. The requirements of one hash have at most as many names as a graph has nodes.
