@@ -9,17 +9,20 @@ from dataclasses import dataclass
 MAX_PARTS = 1000
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_MARKER = re.compile(rb"\xff++([^\xff])", re.S)
+# A flag of WebP.
+_IS_ANIMATED = 2
 # These markers hold the size.
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageHeader:
-    """The size and frame count that a file claims to have."""
+    """The size and frame count that a file claims to have. The count of an animation may only be in the whole file:
+    then it is `None`."""
 
     width: int
     height: int
-    frames: int = 1
+    frames: int | None = 1
 
 
 def read_image_header(head: bytes) -> ImageHeader | None:
@@ -33,7 +36,7 @@ def read_image_header(head: bytes) -> ImageHeader | None:
             return _webp(head)
         if head[:4] == b"GIF8":
             width, height = struct.unpack_from("<HH", head, 6)
-            return ImageHeader(width=width, height=height)
+            return ImageHeader(width=width, height=height, frames=None)
         if head[:2] == b"BM":
             return _bmp(head)
     except struct.error:
@@ -46,12 +49,15 @@ def _png(head: bytes) -> ImageHeader:
     width, height = struct.unpack_from(">II", head, 16)
     frames, at = 1, len(_PNG)
     for _ in range(MAX_PARTS):
-        if at + 12 > len(head) or head[at + 4 : at + 8] == b"IDAT":
+        if at + 12 > len(head):
             break
-        if head[at + 4 : at + 8] == b"acTL":
+        name = head[at + 4 : at + 8]
+        if name == b"IDAT":
+            return ImageHeader(width=width, height=height, frames=frames)
+        if name == b"acTL":
             (frames,) = struct.unpack_from(">I", head, at + 8)
         at += 12 + int.from_bytes(head[at : at + 4])
-    return ImageHeader(width=width, height=height, frames=frames)
+    return ImageHeader(width=width, height=height, frames=frames if frames > 1 else None)
 
 
 def _jpeg(head: bytes) -> ImageHeader | None:
@@ -71,8 +77,12 @@ def _jpeg(head: bytes) -> ImageHeader | None:
 def _webp(head: bytes) -> ImageHeader | None:
     match head[12:16]:
         case b"VP8X":
-            low_width, high_width, low_height, high_height = struct.unpack_from("<HBHB", head, 24)
-            return ImageHeader(width=(low_width | high_width << 16) + 1, height=(low_height | high_height << 16) + 1)
+            flags, low_width, high_width, low_height, high_height = struct.unpack_from("<BxxxHBHB", head, 20)
+            return ImageHeader(
+                width=(low_width | high_width << 16) + 1,
+                height=(low_height | high_height << 16) + 1,
+                frames=None if flags & _IS_ANIMATED else 1,
+            )
         case b"VP8L":
             (bits,) = struct.unpack_from("<I", head, 21)
             return ImageHeader(width=(bits & 0x3FFF) + 1, height=(bits >> 14 & 0x3FFF) + 1)

@@ -75,6 +75,9 @@ def _opened(data: bytes, limits: ProbeLimits) -> Image.Image:
 
 
 def _frames(image: Image.Image, limits: ProbeLimits) -> int:
+    if image.format == "MPO":
+        # A photo, followed by pictures such as its depth, which ComfyUI does not read.
+        return 1
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return getattr(image, "n_frames", 1)
     # TIFF pages are a linked list that may be endless.

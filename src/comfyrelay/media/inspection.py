@@ -132,7 +132,7 @@ class Probes:
         head = await reader.read_head()
         if kind == "image" and (header := read_image_header(head)) is not None:
             check_pixels(header.width, header.height, self._limits)
-            check_frames(header.frames, self._limits)
+            check_frames(header.frames or 1, self._limits)
         work = partial(probe_process.probe, kind, size=reader.size, limits=self._limits, read=reader.read)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

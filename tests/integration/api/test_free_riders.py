@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
 from tests.support.api_calls import complete, fail, lease, submit, upload
-from tests.support.media_samples import video
+from tests.support.media_samples import image, video
 from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -58,6 +58,20 @@ async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None,
             slug="e", workflow_slug="w", credits_cost=5, price_formula="steps", max_credits_cost=50
         )
         yield api
+
+
+async def offer_upscaler(api: Api, **price: Any) -> int:
+    """Publish an effect that takes an image of at most one megapixel; return its id."""
+    picture = {"key": "picture", "type": "image", "placeholder": "{{P}}", "maximum": 1, "is_primary_input": True}
+    await api.engine.catalogue.workflows.create(
+        slug="upscaler",
+        graph={**GRAPH, "3": {"class_type": "LoadImage", "inputs": {"image": "{{P}}"}}},
+        properties=[STEPS, SAMPLER, picture],
+        output_extension="png",
+        output_mime_type="image/png",
+    )
+    offer = {"slug": "upscaler", "workflow_slug": "upscaler", "credits_cost": 1}
+    return (await api.engine.catalogue.effects.create(**offer, **price)).id
 
 
 async def effect_of(user: Caller) -> int:
@@ -239,6 +253,40 @@ class TestJobs:
         for more in (headers, {**headers, "Content-Length": str(len(long))}):
             sent = await user.http.put(url, content=long, headers=more)
             assert sent.status_code >= 400
+
+    @pytest.mark.parametrize("price", [{}, {"price_formula": "megapixels", "max_credits_cost": 9}])
+    @pytest.mark.parametrize(
+        ("data", "problem"),
+        [
+            (image("TIFF", (1200, 900)), "This image has more than 1 megapixels."),
+            (image("AVIF", (1200, 900)), "This image has more than 1 megapixels."),
+            (image("GIF", frames=2), "This image is animated. Upload a single picture."),
+            (image("WEBP", frames=2), "This image is animated. Upload a single picture."),
+            (image("PNG", frames=2), "This image is animated. Upload a single picture."),
+            (b"no image", "cat.png: The file is not a readable image."),
+        ],
+        ids=["tiff", "avif", "gif", "webp", "apng", "text"],
+    )
+    async def test_image_is_measured_in_every_format(
+        self, api: Api, data: bytes, problem: str, price: dict[str, Any]
+    ) -> None:
+        user = await api.user(tokens=100)
+        effect_id = await offer_upscaler(api, **price)
+        body = {"effect_id": effect_id, "input_file_id": await upload(user, data)}
+        for path, more in (("/api/ai-jobs", {"idempotency_key": "k"}), ("/api/ai-jobs/price", {})):
+            refused = problem_of(await user.call("POST", path, {**body, **more}), 422)
+            assert refused["errors"] == {"input_file_id": problem}
+        assert await balance(user) == 100
+
+    async def test_file_that_is_not_uploaded_yet_is_refused(self, api: Api) -> None:
+        """Otherwise, any file could be uploaded after its limits were checked."""
+        user = await api.user(tokens=100)
+        effect_id = await offer_upscaler(api)
+        about = {"original_filename": "cat.png", "mime_type": "image/png", "size": 1000}
+        file_id = (await user.post("/api/videos/uploads", about))["file"]["id"]
+        body = {"effect_id": effect_id, "input_file_id": file_id, "idempotency_key": "k"}
+        problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
+        assert problem["errors"] == {"input_file_id": "cat.png is not uploaded yet."}
 
     async def test_deleted_job_is_not_refunded(self, api: Api) -> None:
         user, worker = await api.user(tokens=20), await api.worker()

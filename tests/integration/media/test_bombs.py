@@ -182,11 +182,19 @@ def test_server_limits_the_memory_of_a_process_without_rlimits(monkeypatch: pyte
 def test_image_header_matches_pillow(kind: str, options: dict[str, object]) -> None:
     file = io.BytesIO()
     Image.new("RGB", (300, 200), "red").save(file, kind, **options)
-    assert read_image_header(file.getvalue()) == ImageHeader(width=300, height=200)
+    frames = None if kind == "GIF" else 1
+    assert read_image_header(file.getvalue()) == ImageHeader(width=300, height=200, frames=frames)
 
 
 def test_header_of_an_animated_png_has_its_frames() -> None:
     assert read_image_header(media_samples.image("PNG", frames=3)) == ImageHeader(width=64, height=48, frames=3)
+
+
+def test_header_without_the_frame_count_does_not_claim_one_frame() -> None:
+    hidden = media_samples.image("PNG", frames=3)
+    hidden = hidden[:33] + b"\x00\x00\xff\xffteXt" + bytes(0xFFFF + 4) + hidden[33:]
+    for data in (hidden[: 64 * 1024], media_samples.image("WEBP", frames=3)):
+        assert read_image_header(data) == ImageHeader(width=64, height=48, frames=None)
 
 
 class Counted(bytes):

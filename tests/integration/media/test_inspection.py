@@ -108,6 +108,10 @@ async def test_frames_of_an_animation_are_counted(objects: WatchedObjects, kind:
     assert (await store_and_probe(objects, media_samples.image(kind, frames=3), "image/webp")).frames == 3
 
 
+async def test_photo_with_further_pictures_has_one_frame(objects: WatchedObjects) -> None:
+    assert (await store_and_probe(objects, media_samples.image("MPO", frames=2), "image/jpeg")).frames == 1
+
+
 async def test_png_with_a_flipped_bit_is_refused(objects: WatchedObjects) -> None:
     data = bytearray(media_samples.image("PNG"))
     data[len(data) // 2] ^= 1

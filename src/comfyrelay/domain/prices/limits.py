@@ -48,11 +48,12 @@ MAX_FRAME_PIXELS = 9 * PIXELS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFacts:
-    """The measured size and duration of a file."""
+    """The measured size, duration and number of frames of a file."""
 
     width: int | None = None
     height: int | None = None
     seconds: float | None = None
+    frames: int | None = None
 
     @property
     def pixels(self) -> int:
@@ -190,6 +191,9 @@ def _file_problem(prop: Property, facts: InputFacts | None) -> str | None:
     if facts is None or limit is None:
         return None
     if prop.type is PropertyType.IMAGE:
+        if facts.frames is not None and facts.frames > 1:
+            # ComfyUI would run the effect once for each picture.
+            return "This image is animated. Upload a single picture."
         return f"This image has more than {limit:g} megapixels." if facts.pixels > limit * PIXELS else None
     if facts.seconds is None:
         return "The duration of this file is unknown. Save it as MP4 or MP3, and upload it again."

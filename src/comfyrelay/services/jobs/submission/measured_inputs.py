@@ -28,18 +28,16 @@ class MeasuredInputs:
         found = sorted(files, key=lambda file: file.id) if has_media else []
         is_priced = needs_input(effect, properties)
         measured = await asyncio.gather(*(self._measure(file, is_priced=is_priced) for file in found))
-        return {file.id: facts for file, facts in zip(found, measured, strict=True) if facts is not None}
+        return {file.id: facts for file, facts in zip(found, measured, strict=True)}
 
-    async def _measure(self, file: StoredFile, *, is_priced: bool) -> InputFacts | None:
+    async def _measure(self, file: StoredFile, *, is_priced: bool) -> InputFacts:
         kind = media_kind(file.mime_type)
         if (stat := await self._objects.stat(file.path)) is None:
-            if not is_priced:
-                # The worker reports a file that was not uploaded.
-                return None
+            # A larger file could be uploaded after the limits were checked.
             raise InvalidInput(errors={"input_file_id": f"{file.name or 'This file'} is not uploaded yet."})
-        if kind == "image" and not is_priced:
-            # The size is in the header, so the image is not decoded.
-            return await self._read_header(file, stat.size)
+        if kind == "image" and not is_priced and (facts := await self._read_header(file, stat.size)) is not None:
+            # The image is not decoded.
+            return facts
         try:
             info = await self._probes.probe(
                 self._objects, file.path, mime_type=file.mime_type, subject="file", size=stat.size
@@ -47,10 +45,12 @@ class MeasuredInputs:
         except InvalidInput as error:
             raise InvalidInput(errors={"input_file_id": f"{file.name or 'This file'}: {error.detail}"}) from error
         seconds = info.duration_seconds if kind != "image" else info.duration_seconds or 0.0
-        return InputFacts(width=info.width, height=info.height, seconds=seconds)
+        return InputFacts(width=info.width, height=info.height, seconds=seconds, frames=info.frames)
 
     async def _read_header(self, file: StoredFile, size: int) -> InputFacts | None:
         length = min(size, HEAD_BYTES)
         pieces = [piece async for piece in self._objects.stream(file.path, start=0, length=length)] if length else []
         header = read_image_header(b"".join(pieces))
-        return None if header is None else InputFacts(width=header.width, height=header.height, seconds=0.0)
+        if header is None or header.frames is None:
+            return None
+        return InputFacts(width=header.width, height=header.height, seconds=0.0, frames=header.frames)
