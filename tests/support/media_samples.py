@@ -67,13 +67,14 @@ def video(
     codec: str = "libx264",
     *,
     frames: int = 25,
+    rate: int = 25,
     size: tuple[int, int] = (64, 48),
     sound: bool = False,
     pixels: str = "yuv420p",
 ) -> bytes:
     file = io.BytesIO()
     with av.open(file, mode="w", format=container) as output:
-        stream = output.add_stream(codec, rate=25)
+        stream = output.add_stream(codec, rate=rate)
         assert isinstance(stream, VideoStream)
         (stream.width, stream.height), stream.pix_fmt = size, pixels
         speaker = _speaker(output, "aac") if sound else None
@@ -83,6 +84,27 @@ def video(
         output.mux(stream.encode(None))
         if speaker:
             _speak(output, speaker)
+    return file.getvalue()
+
+
+def mkv_that_claims(seconds: float, data: bytes) -> bytes:
+    """A Matroska file whose header claims another duration."""
+    name = b"\x44\x89\x88"
+    assert data.count(name) == 1
+    before, _, after = data.partition(name)
+    return before + name + struct.pack(">d", seconds * 1000) + after[8:]
+
+
+def in_fragments(data: bytes) -> bytes:
+    """The same video as an MP4 whose frames are not in its index."""
+    file = io.BytesIO()
+    options = {"movflags": "frag_every_frame+empty_moov+delay_moov"}
+    with av.open(io.BytesIO(data), mode="r") as source, av.open(file, mode="w", format="mp4", options=options) as output:
+        stream = output.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                output.mux(packet)
     return file.getvalue()
 
 

@@ -1,5 +1,7 @@
 """Check that a video or audio file is readable, and measure it."""
 
+from dataclasses import replace
+from os import SEEK_END
 from typing import BinaryIO, Literal
 
 import av
@@ -15,12 +17,61 @@ from comfyrelay.media_types import AUDIO_CONTAINERS, VIDEO_CONTAINERS
 from comfyrelay.pyav import open_to_read
 
 FORMATS = {"video": VIDEO_CONTAINERS, "audio": AUDIO_CONTAINERS}
+# A usual MP4 has about five parts.
+MAX_BOXES = 1000
 
 
 def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
     """Decode the first frame. Raises PyAV's errors or `MediaRefused`."""
     with open_container(file, kind, limits) as container:
         return _video(container, limits) if kind == "video" else _audio(container)
+
+
+def measure_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
+    """Like `read_container`, but measure the content: a header may claim that an hour of video lasts a second."""
+    info = read_container(file, kind, limits)
+    has_index = kind == "video" and not _has_fragments(file)
+    file.seek(0)
+    with open_container(file, kind, limits) as container:
+        if kind == "audio":
+            seconds, frames = _decoded_seconds(container), None
+        else:
+            stream = video_stream(container, limits)
+            index = getattr(stream, "index_entries", ()) if has_index and "mp4" in container.format.name else ()
+            seconds, frames = (0.0, len(index)) if index else _count_packets(container, stream)
+    return replace(info, duration_seconds=max(seconds, info.duration_seconds or 0.0), frames=frames)
+
+
+def _decoded_seconds(container: InputContainer) -> float:
+    return sum(frame.samples / frame.sample_rate for frame in container.decode(audio=0) if frame.sample_rate)
+
+
+def _count_packets(container: InputContainer, stream: VideoStream) -> tuple[float, int]:
+    """Return the time that the packets span, and their number."""
+    packets, first, end = 0, None, 0
+    for packet in container.demux(stream):
+        packets += packet.size > 0
+        if packet.pts is not None:
+            first = packet.pts if first is None else min(first, packet.pts)
+            end = max(end, packet.pts + (packet.duration or 0))
+    if first is None or stream.time_base is None:
+        return 0.0, packets
+    return float((end - first) * stream.time_base), packets
+
+
+def _has_fragments(file: BinaryIO) -> bool:
+    """Whether a file may be an MP4 with frames that its index does not list."""
+    size, at = file.seek(0, SEEK_END), 0
+    for _ in range(MAX_BOXES):
+        if at >= size:
+            return False
+        file.seek(at)
+        head = file.read(16)
+        length = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4])
+        if head[4:8] == b"moof" or length < 8:
+            return True
+        at += length
+    return True
 
 
 def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> InputContainer:

@@ -49,11 +49,13 @@ class Probes:
         size: int | None = None,
         head: bytes = b"",
         allow_unread: bool = False,
+        is_whole: bool = False,
     ) -> MediaInfo:
         """Return the properties of an object, or raise `InvalidInput` if it is not readable media of this type.
 
         The object's size and its first `HEAD_BYTES` are read unless given. With `allow_unread`, a file that exceeds a
-        limit is not refused.
+        limit is not refused. With `is_whole`, the duration and the frames of a video or sound are measured, instead of
+        those that its header claims.
         """
         if size is None:
             if (stat := await store.stat(path)) is None:
@@ -66,7 +68,8 @@ class Probes:
             return MediaInfo(kind=kind)
         require("media")
         try:
-            return await self._probe(kind, _RangeReader(store, path, size=size, head=head, limits=self._limits))
+            reader = _RangeReader(store, path, size=size, head=head, limits=self._limits)
+            return await self._probe(kind, reader, is_whole=is_whole)
         except MediaRefused as error:
             why = self._explain(error, kind)
             if allow_unread and error.why != "unreadable":
@@ -128,12 +131,14 @@ class Probes:
                 return None
             raise InvalidInput(f"The file {self._explain(error, 'file')}.") from None
 
-    async def _probe(self, kind: MediaKind, reader: "_RangeReader") -> MediaInfo:
+    async def _probe(self, kind: MediaKind, reader: "_RangeReader", *, is_whole: bool) -> MediaInfo:
         head = await reader.read_head()
         if kind == "image" and (header := read_image_header(head)) is not None:
             check_pixels(header.width, header.height, self._limits)
             check_frames(header.frames or 1, self._limits)
-        work = partial(probe_process.probe, kind, size=reader.size, limits=self._limits, read=reader.read)
+        work = partial(
+            probe_process.probe, kind, size=reader.size, limits=self._limits, read=reader.read, is_whole=is_whole
+        )
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _explain(self, error: MediaRefused, kind: MediaKind) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from comfyrelay.json_size import has_more_values
-from comfyrelay.media.containers import read_container
+from comfyrelay.media.containers import measure_container, read_container
 from comfyrelay.media.images import edit_image, read_image
 from comfyrelay.media.info import ImageEdit, MediaRefused, ProbeLimits, Rendition
 from comfyrelay.media.posters import draw
@@ -66,7 +66,10 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answer
             if job["task"] in ("edit", "workflow"):
                 found = _workflow(file, limits) if job["task"] == "workflow" else _edited(file, job["edit"], limits)
                 return {job["task"]: len(found) or None}, found
-            info = read_image(file, limits) if kind == "image" else read_container(file, kind, limits)
+            if kind == "image":
+                info = read_image(file, limits)
+            else:
+                info = (measure_container if job["whole"] else read_container)(file, kind, limits)
     except MediaRefused as error:
         return {"refused": error.why, "size": error.size}, b""
     except MemoryError:

@@ -85,9 +85,11 @@ class ProbeProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def probe(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
+    def probe(
+        self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read, is_whole: bool = False
+    ) -> MediaInfo:
         """Return the properties of the file, or raise `MediaRefused`."""
-        self._request("probe", kind, size, limits)
+        self._request("probe", kind, size, limits, whole=is_whole)
         for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
                 case {"found": [width, height, duration_seconds, frames]}:
@@ -247,10 +249,10 @@ class ProbeProcess:
 _idle: deque[ProbeProcess] = deque()
 
 
-def probe(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
+def probe(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read, is_whole: bool = False) -> MediaInfo:
     """Probe a file in a separate process."""
     with _process() as process:
-        return process.probe(kind, size=size, limits=limits, read=read)
+        return process.probe(kind, size=size, limits=limits, read=read, is_whole=is_whole)
 
 
 def read_workflow(*, size: int, limits: ProbeLimits, read: Read) -> bytes | None:

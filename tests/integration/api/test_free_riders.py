@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
 from tests.support.api_calls import complete, fail, lease, submit, upload
-from tests.support.media_samples import image, video
+from tests.support.media_samples import image, mkv_that_claims, video
 from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -60,18 +60,19 @@ async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None,
         yield api
 
 
-async def offer_upscaler(api: Api, **price: Any) -> int:
-    """Publish an effect that takes an image of at most one megapixel; return its id."""
-    picture = {"key": "picture", "type": "image", "placeholder": "{{P}}", "maximum": 1, "is_primary_input": True}
+async def offer_converter(api: Api, kind: str, **price: Any) -> int:
+    """Publish an effect that takes an image of at most one megapixel, or a video of at most one second; return its
+    id."""
+    given = {"key": "given", "type": kind, "placeholder": "{{P}}", "maximum": 1, "is_primary_input": True}
     await api.engine.catalogue.workflows.create(
-        slug="upscaler",
-        graph={**GRAPH, "3": {"class_type": "LoadImage", "inputs": {"image": "{{P}}"}}},
-        properties=[STEPS, SAMPLER, picture],
+        slug="converter",
+        graph={**GRAPH, "3": {"class_type": "Load", "inputs": {"file": "{{P}}"}}},
+        properties=[STEPS, SAMPLER, given],
         output_extension="png",
         output_mime_type="image/png",
     )
-    offer = {"slug": "upscaler", "workflow_slug": "upscaler", "credits_cost": 1}
-    return (await api.engine.catalogue.effects.create(**offer, **price)).id
+    effects = api.engine.catalogue.effects
+    return (await effects.create(slug="converter", workflow_slug="converter", credits_cost=1, **price)).id
 
 
 async def effect_of(user: Caller) -> int:
@@ -271,17 +272,39 @@ class TestJobs:
         self, api: Api, data: bytes, problem: str, price: dict[str, Any]
     ) -> None:
         user = await api.user(tokens=100)
-        effect_id = await offer_upscaler(api, **price)
+        effect_id = await offer_converter(api, "image", **price)
         body = {"effect_id": effect_id, "input_file_id": await upload(user, data)}
         for path, more in (("/api/ai-jobs", {"idempotency_key": "k"}), ("/api/ai-jobs/price", {})):
             refused = problem_of(await user.call("POST", path, {**body, **more}), 422)
             assert refused["errors"] == {"input_file_id": problem}
         assert await balance(user) == 100
 
+    @pytest.mark.parametrize(
+        ("data", "problem"),
+        [
+            (mkv_that_claims(0.5, video("matroska", frames=50)), "This must be at most 1 seconds long."),
+            (
+                video("matroska", frames=80, rate=100),
+                "This video has more than 60 frames a second. Save it with 30, and upload it again.",
+            ),
+        ],
+        ids=["false duration", "many frames"],
+    )
+    @pytest.mark.parametrize("price", [{}, {"price_formula": "seconds", "max_credits_cost": 9}])
+    async def test_frames_of_a_video_are_counted(
+        self, api: Api, data: bytes, problem: str, price: dict[str, Any]
+    ) -> None:
+        user = await api.user(tokens=100)
+        effect_id = await offer_converter(api, "video", **price)
+        file_id = await upload(user, data, name="a.mkv", mime_type="video/x-matroska")
+        body = {"effect_id": effect_id, "input_file_id": file_id, "idempotency_key": "k"}
+        refused = problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
+        assert refused["errors"] == {"input_file_id": problem}
+
     async def test_file_that_is_not_uploaded_yet_is_refused(self, api: Api) -> None:
         """Otherwise, any file could be uploaded after its limits were checked."""
         user = await api.user(tokens=100)
-        effect_id = await offer_upscaler(api)
+        effect_id = await offer_converter(api, "image")
         about = {"original_filename": "cat.png", "mime_type": "image/png", "size": 1000}
         file_id = (await user.post("/api/videos/uploads", about))["file"]["id"]
         body = {"effect_id": effect_id, "input_file_id": file_id, "idempotency_key": "k"}

@@ -13,7 +13,7 @@ from av.error import FFmpegError
 
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, StorageUnavailable
 from comfyrelay.media import containers
-from comfyrelay.media.containers import read_container
+from comfyrelay.media.containers import measure_container, read_container
 from comfyrelay.media.info import MediaRefused
 from comfyrelay.media.inspection import MediaInfo, ProbeLimits, Probes
 from comfyrelay.media_types import media_kind
@@ -247,7 +247,40 @@ async def test_playlist_opens_no_address_and_no_file(
             assert seen == [], name
 
 
-async def test_only_the_needed_parts_of_a_large_video_are_read(objects: WatchedObjects, root: Path) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(media_samples.video(container) for container in ("mp4", "mov", "matroska", "avi", "mpegts", "flv")),
+        media_samples.video("webm", "libvpx-vp9"),
+        media_samples.in_fragments(media_samples.video()),
+        media_samples.mkv_that_claims(0.1, media_samples.video("matroska")),
+    ],
+    ids=["mp4", "mov", "matroska", "avi", "mpegts", "flv", "webm", "fragments", "claim"],
+)
+def test_frames_and_duration_of_a_video_are_measured(data: bytes) -> None:
+    info = measure_container(io.BytesIO(data), "video", ProbeLimits())
+    assert info.frames == 25
+    assert info.duration_seconds == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        media_samples.mkv_that_claims(0.1, media_samples.audio("matroska", "aac")),
+        media_samples.audio("mp3", "mp3"),
+        media_samples.audio("mp4", "aac"),
+    ],
+    ids=["claim", "mp3", "m4a"],
+)
+def test_duration_of_a_sound_is_measured(data: bytes) -> None:
+    info = measure_container(io.BytesIO(data), "audio", ProbeLimits())
+    assert info.duration_seconds == pytest.approx(40 * 1024 / media_samples.RATE, abs=0.1)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_only_the_needed_parts_of_a_large_video_are_read(
+    objects: WatchedObjects, root: Path, is_whole: bool
+) -> None:
     data = media_samples.video()
     index = data.index(b"moov") - 4
     await objects.put("large", data)
@@ -257,7 +290,7 @@ async def test_only_the_needed_parts_of_a_large_video_are_read(objects: WatchedO
         file.write((500_000_000).to_bytes(4) + b"free")
         file.seek(index + 500_000_000)
         file.write(data[index:])
-    assert (await probe(objects, "large", mime_type="video/mp4")).frames == 25
+    assert (await Probes().probe(objects, "large", mime_type="video/mp4", is_whole=is_whole)).frames == 25
     assert objects.read_bytes < 10_000_000
 
 

@@ -5,6 +5,7 @@ The maximum of a text is its length in characters, of a video or sound its durat
 in megapixels. One that is not set is the proposed one.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ _BATCH_KEYS = ("batch_size", "batch", "num_images", "amount", "batch_count", "im
 _FACTOR = 10
 _NODE_FACTOR = 100
 PIXELS = 1_000_000
+# Usual videos have at most 60 frames a second.
+MAX_FRAME_RATE = 61
 # A video of 4K. The size of an image is a limit of its property.
 MAX_FRAME_PIXELS = 9 * PIXELS
 
@@ -190,13 +193,21 @@ def _file_problem(prop: Property, facts: InputFacts | None) -> str | None:
     limit = greatest_input(prop)
     if facts is None or limit is None:
         return None
-    if prop.type is PropertyType.IMAGE:
-        if facts.frames is not None and facts.frames > 1:
-            # ComfyUI would run the effect once for each picture.
-            return "This image is animated. Upload a single picture."
-        return f"This image has more than {limit:g} megapixels." if facts.pixels > limit * PIXELS else None
+    return _image_problem(facts, limit) if prop.type is PropertyType.IMAGE else _recording_problem(facts, limit)
+
+
+def _image_problem(facts: InputFacts, megapixels: float) -> str | None:
+    if facts.frames is not None and facts.frames > 1:
+        # ComfyUI would run the effect once for each picture.
+        return "This image is animated. Upload a single picture."
+    return f"This image has more than {megapixels:g} megapixels." if facts.pixels > megapixels * PIXELS else None
+
+
+def _recording_problem(facts: InputFacts, seconds: float) -> str | None:
     if facts.seconds is None:
         return "The duration of this file is unknown. Save it as MP4 or MP3, and upload it again."
-    if facts.seconds > limit:
-        return f"This must be at most {limit:g} seconds long."
+    if facts.seconds > seconds:
+        return f"This must be at most {seconds:g} seconds long."
+    if facts.frames is not None and facts.frames > math.ceil(facts.seconds * MAX_FRAME_RATE):
+        return "This video has more than 60 frames a second. Save it with 30, and upload it again."
     return "This video is larger than 4K." if facts.pixels > MAX_FRAME_PIXELS else None

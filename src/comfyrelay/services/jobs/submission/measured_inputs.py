@@ -14,11 +14,15 @@ from comfyrelay.media_types import media_kind
 from comfyrelay.services.jobs.submission.upload_checks import HEAD_BYTES
 from comfyrelay.storage.objects import ObjectStore
 
+MAX_KNOWN_FILES = 10_000
+
 
 class MeasuredInputs:
     def __init__(self, objects: ObjectStore, probes: Probes) -> None:
         self._objects = objects
         self._probes = probes
+        # Files that were read completely, by path and size. An uploaded file never changes.
+        self._known: dict[tuple[str, int], InputFacts] = {}
 
     async def of(
         self, files: Iterable[StoredFile], effect: PricedEffect, properties: Sequence[Property]
@@ -38,13 +42,21 @@ class MeasuredInputs:
         if kind == "image" and not is_priced and (facts := await self._read_header(file, stat.size)) is not None:
             # The image is not decoded.
             return facts
+        known = self._known.get((file.path, stat.size))
+        if known is None:
+            if len(self._known) >= MAX_KNOWN_FILES:
+                del self._known[next(iter(self._known))]
+            known = self._known[file.path, stat.size] = await self._probe(file, stat.size)
+        return known
+
+    async def _probe(self, file: StoredFile, size: int) -> InputFacts:
         try:
             info = await self._probes.probe(
-                self._objects, file.path, mime_type=file.mime_type, subject="file", size=stat.size
+                self._objects, file.path, mime_type=file.mime_type, subject="file", size=size, is_whole=True
             )
         except InvalidInput as error:
             raise InvalidInput(errors={"input_file_id": f"{file.name or 'This file'}: {error.detail}"}) from error
-        seconds = info.duration_seconds if kind != "image" else info.duration_seconds or 0.0
+        seconds = 0.0 if info.kind == "image" else info.duration_seconds
         return InputFacts(width=info.width, height=info.height, seconds=seconds, frames=info.frames)
 
     async def _read_header(self, file: StoredFile, size: int) -> InputFacts | None:
