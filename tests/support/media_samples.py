@@ -99,7 +99,10 @@ def in_fragments(data: bytes) -> bytes:
     """The same video as an MP4 whose frames are not in its index."""
     file = io.BytesIO()
     options = {"movflags": "frag_every_frame+empty_moov+delay_moov"}
-    with av.open(io.BytesIO(data), mode="r") as source, av.open(file, mode="w", format="mp4", options=options) as output:
+    with (
+        av.open(io.BytesIO(data), mode="r") as source,
+        av.open(file, mode="w", format="mp4", options=options) as output,
+    ):
         stream = output.add_stream_from_template(source.streams.video[0])
         for packet in source.demux(video=0):
             if packet.size:

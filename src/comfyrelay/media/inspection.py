@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,13 @@ __all__ = ["ImageEdit", "MediaInfo", "ProbeLimits", "Probes", "Renditions"]
 
 # The first read contains the header of nearly every file.
 HEAD_BYTES = 1024 * 1024
+# The settings of the limits.
+_SETTINGS: Mapping[RefusalReason, str] = {
+    "pixels": "COMFYRELAY_PROBE_MAX_PIXELS",
+    "frames": "COMFYRELAY_PROBE_MAX_FRAMES",
+    "memory": "COMFYRELAY_PROBE_MEMORY_BYTES",
+    "time": "COMFYRELAY_PROBE_TIMEOUT_SECONDS",
+}
 LATE = "Storage did not return the object in time. Try again."
 
 
@@ -55,7 +63,7 @@ class Probes:
 
         The object's size and its first `HEAD_BYTES` are read unless given. With `allow_unread`, a file that exceeds a
         limit is not refused. With `is_whole`, the duration and the frames of a video or sound are measured, instead of
-        those that its header claims.
+        those that its header claims. Errors of an output are for operators, and name the setting of the limit.
         """
         if size is None:
             if (stat := await store.stat(path)) is None:
@@ -71,7 +79,7 @@ class Probes:
             reader = _RangeReader(store, path, size=size, head=head, limits=self._limits)
             return await self._probe(kind, reader, is_whole=is_whole)
         except MediaRefused as error:
-            why = self._explain(error, kind)
+            why = self._explain(error, kind, names_setting=subject == "output")
             if allow_unread and error.why != "unreadable":
                 width, height = error.size or (None, None)
                 return MediaInfo(kind=kind, width=width, height=height, unread=why)
@@ -91,7 +99,8 @@ class Probes:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except MediaRefused as error:
-            raise InvalidInput(f"No poster was made: the file {self._explain(error, kind)}.") from None
+            why = self._explain(error, kind, names_setting=True)
+            raise InvalidInput(f"No poster was made: the file {why}.") from None
 
     async def edit(self, store: ObjectStore, path: str, edit: ImageEdit, *, mask: bytes = b"") -> bytes:
         """Change the channels or the format of an image. The result comes from an untrusted process. Raises
@@ -141,19 +150,14 @@ class Probes:
         )
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _explain(self, error: MediaRefused, kind: MediaKind) -> str:
+    def _explain(self, error: MediaRefused, kind: MediaKind, *, names_setting: bool = False) -> str:
         limits, (width, height) = self._limits, error.size or (0, 0)
         explanations: dict[RefusalReason, str] = {
             "pixels": too_many_pixels(width, height, limits.max_pixels),
-            "frames": (
-                f"is too long: an image may have {limits.max_frames:,} frames at most (COMFYRELAY_PROBE_MAX_FRAMES)"
-            ),
+            "frames": f"is too long: an image may have {limits.max_frames:,} frames at most",
             "blocks": "is made of too many small blocks to be read: save it again with another program",
-            "memory": (
-                f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read "
-                "(COMFYRELAY_PROBE_MEMORY_BYTES)"
-            ),
-            "time": f"takes longer than {limits.timeout_seconds:g} s to be read (COMFYRELAY_PROBE_TIMEOUT_SECONDS)",
+            "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
+            "time": f"takes longer than {limits.timeout_seconds:g} s to be read",
             "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
             "workflow": (
                 f"contains a workflow that is too large: at most {limits.max_workflow_bytes:,} bytes and "
@@ -161,14 +165,12 @@ class Probes:
             ),
             "unreadable": "is not readable audio" if kind == "audio" else f"is not a readable {kind}",
         }
-        return explanations[error.why]
+        setting = _SETTINGS.get(error.why) if names_setting else None
+        return explanations[error.why] + (f" ({setting})" if setting is not None else "")
 
 
 def too_many_pixels(width: int, height: int, max_pixels: int) -> str:
-    return (
-        f"is too large: it has {width} × {height} pixels, and at most {max_pixels:,} are allowed "
-        "(COMFYRELAY_PROBE_MAX_PIXELS)"
-    )
+    return f"is too large: it has {width} × {height} pixels, and at most {max_pixels:,} are allowed"
 
 
 class _RangeReader:

@@ -105,6 +105,28 @@ async def test_outage_names_the_database_to_administrators_only(api: Api) -> Non
         assert await detail(admin) == "The shard 'main' is unreachable."
 
 
+async def test_outage_during_an_upload_names_no_database(api: Api, storage_url: str | None) -> None:
+    if storage_url is not None:
+        pytest.skip("Files are sent to S3, not to this server.")
+    user = await api.user()
+    about = {"original_filename": "cat.png", "mime_type": "image/png", "size": 9}
+    slot = await user.post("/api/videos/uploads", about)
+    with database_down(api.engine.databases, "main"):
+        sent = await user.http.put(slot["upload_url"], content=b"x" * 9, headers=slot["upload_headers"])
+    assert problem_of(sent, 503)["detail"] == OUT_OF_SERVICE
+
+
+async def test_history_of_a_job_names_no_worker(api: Api) -> None:
+    user = await api.user(tokens=20)
+    await api.effect()
+    worker = await api.worker()
+    job = await submit(user, (await user.get("/api/effects/clip"))["id"])
+    await complete(api, worker, await lease(worker))
+    events = (await user.get(f"/api/ai-jobs/{job['id']}/history"))["items"]
+    assert {"job:started", "job:completed"} <= {event["type"] for event in events}
+    assert OPERATOR_WORDS.search(told(events)) is None
+
+
 async def test_new_workflow_without_a_fleet_names_no_setting(api: Api) -> None:
     user, admin = await api.user(), await api.user("root@example.com", is_admin=True)
     for caller in (user, admin):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -177,6 +178,13 @@ async def test_batch_of_too_many_nodes_is_413_with_the_item_limit(api: Api, grap
     assert "allows 5 items with this graph. Send several batches." in detail
     answer = await caller.call("POST", "/api/batches", {**body, "items": [{}] * 5})
     assert answer.status_code == 201, answer.text
+
+
+async def test_too_large_batch_of_an_effect_names_no_nodes_and_settings(api: Api) -> None:
+    user = await api.user()
+    body = {"effect_id": await api.effect(), "idempotency_key": "k", "items": [{}] * 50}
+    problem = problem_of(await user.call("POST", "/api/batches", body), 413)
+    assert re.fullmatch(r"A batch of this effect has at most \d+ items\. Send several batches\.", problem["detail"])
 
 
 async def test_punctuation_in_texts_is_not_counted_as_values(api: Api) -> None:

@@ -261,7 +261,7 @@ async def workflow_refusal(objects: LocalObjects, data: bytes, limits: ProbeLimi
 async def test_embedded_workflow_is_read_within_the_memory_limit(objects: LocalObjects) -> None:
     # Each of these empty objects has three bytes in the file, and 64 in memory.
     data = media_samples.png_with_compressed(b"prompt", b"[" + b"{}," * 3_000_000 + b"{}]")
-    text = "The file needs more than 100 MiB of memory to be read (COMFYRELAY_PROBE_MEMORY_BYTES)."
+    text = "The file needs more than 100 MiB of memory to be read."
     assert await workflow_refusal(objects, data, ProbeLimits(max_memory_bytes=100 * 1024**2)) == text
     # With enough memory, the same text is no graph.
     assert await Probes().read_workflow(objects, "upload") is None

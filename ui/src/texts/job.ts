@@ -41,7 +41,6 @@ export const job = {
   happened: "Timeline",
   events: {
     queued: "Added to the queue",
-    leased: "Leased to a worker",
     started: "Started",
     requeued: "Requeued",
     retrying: "Retried",
@@ -54,6 +53,7 @@ export const job = {
     pause_requested: "Pause requested",
     priority: "Priority changed",
     moved: "Moved in the queue",
+    provider: "Moved to another machine",
   } as Readonly<Record<string, string>>,
   log: "Log",
   noLog: "No log output.",

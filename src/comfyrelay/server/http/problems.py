@@ -71,6 +71,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
 MEDIA_TYPE = "application/problem+json"
 # Only operators see their details, which name databases.
 _OUTAGES = (DatabaseUnavailable, StorageUnavailable)
+_CUSTOMER_PATHS = ("/api", "/files")
 _OPERATOR_PATHS = ("/api/admin", "/api/worker")
 _OPTIONAL_FIELDS = ("errors", "required_tokens", "missing", "workflow_slug")
 
@@ -122,7 +123,8 @@ async def _handle_known(request: Request, error: Exception) -> JSONResponse:
 
 def _is_for_operators(request: Request) -> bool:
     path = request.url.path
-    return getattr(request.state, "is_admin", False) or not path.startswith("/api") or path.startswith(_OPERATOR_PATHS)
+    is_for_customers = path.startswith(_CUSTOMER_PATHS) and not path.startswith(_OPERATOR_PATHS)
+    return getattr(request.state, "is_admin", False) or not is_for_customers
 
 
 def problem_response(error: ComfyRelayError) -> JSONResponse | None:

@@ -192,9 +192,12 @@ class Batches:
         # Check the size before the expensive part, which walks the graph once per item.
         max_nodes = self._settings.max_batch_nodes
         if len(request.items) * target.size > max_nodes:
+            most = max_nodes // target.size
+            if target.effect is not None:
+                raise TooLarge(f"A batch of this effect has at most {most} items. Send several batches.")
             raise TooLarge(
                 f"A batch has at most {max_nodes} nodes or filled-in inputs (COMFYRELAY_MAX_BATCH_NODES), which allows "
-                f"{max_nodes // target.size} items with this graph. Send several batches."
+                f"{most} items with this graph. Send several batches."
             )
         found = await self._resolve.load_media(
             shard, request.tenant_id, request.items, target, hash_content=request.reuse
