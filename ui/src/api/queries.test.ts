@@ -1,5 +1,6 @@
 import { QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { Problem } from "./problem";
 import { effects, entry, filterable, keys, makeQueryClient, renewUrls, workflows } from "./queries";
 
 type Entry = NonNullable<Awaited<ReturnType<NonNullable<typeof entry.queryFn>>>>;
@@ -57,6 +58,26 @@ describe("file URLs", () => {
     expect(queryFn).toHaveBeenCalledTimes(1);
     stop();
   });
+});
+
+it.each([0, 503])("a query that failed with status %i is repeated until the server is back", async (status) => {
+  const client = makeQueryClient();
+  let isDown = true;
+  const queryFn = vi.fn(async () => {
+    if (isDown) throw new Problem("Out of service", status);
+    return "data";
+  });
+  const observer = new QueryObserver(client, { queryKey: keys.wallet, queryFn });
+  const stop = observer.subscribe(() => undefined);
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(observer.getCurrentResult().isError).toBe(true);
+  isDown = false;
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(observer.getCurrentResult().data).toBe("data");
+  const calls = queryFn.mock.calls.length;
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(queryFn).toHaveBeenCalledTimes(calls);
+  stop();
 });
 
 it.each([

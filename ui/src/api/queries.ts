@@ -58,6 +58,9 @@ function renewsIn(client: QueryClient, { queryKey, state }: Pick<Query, "queryKe
   return Math.max(REFETCH_MS, state.dataUpdatedAt + seconds * 1000 * FRESH_PART - Date.now());
 }
 
+/** Whether the server is unreachable, busy, or without something that it needs. */
+const isOutage = (thrown: unknown): boolean => thrown instanceof Problem && [0, 503].includes(thrown.status);
+
 /** Refetches active queries with file URLs, after one of the URLs has failed. */
 export function renewUrls(client: QueryClient): void {
   const predicate = ({ queryKey: [key] }: Pick<Query, "queryKey">) => WITH_URLS.includes(String(key));
@@ -71,11 +74,11 @@ export function makeQueryClient(): QueryClient {
         // live events invalidate queries when data changes
         staleTime: MINUTE,
         gcTime: 10 * MINUTE,
-        refetchInterval: (query) => renewsIn(client, query),
+        // no event says that a database is back
+        refetchInterval: (query) => (isOutage(query.state.error) ? REFETCH_MS : renewsIn(client, query)),
         // hidden tabs do not renew URLs
         refetchOnWindowFocus: (query) => renewsIn(client, query) === REFETCH_MS && "always",
-        // 503: busy, try again; 0: unreachable
-        retry: (count, thrown) => count < 2 && (!(thrown instanceof Problem) || [0, 503].includes(thrown.status)),
+        retry: (count, thrown) => count < 2 && (!(thrown instanceof Problem) || isOutage(thrown)),
       },
     },
   });

@@ -23,8 +23,6 @@ export const effect = (slug: string) =>
     },
     // the button shows the price
     staleTime: 0,
-    // the server may be back soon
-    refetchInterval: ({ state }) => (state.error ? 5000 : false),
     refetchOnWindowFocus: true,
   });
 
