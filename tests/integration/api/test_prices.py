@@ -189,6 +189,16 @@ async def test_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
     assert (await api.engine.operations.reconciler.run()).is_clean
 
 
+async def test_job_of_a_deleted_effect_is_not_offered_for_nothing(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=7)
+    job = await completed(api, user, effect_id)
+    await admin.call("DELETE", "/api/admin/effects/e")
+    path = f"/api/ai-jobs/{job['id']}"
+    assert (await user.get(path))["again_tokens"] == 7
+    problem_of(await user.call("POST", f"{path}/again", {"expected_tokens": 0}), 409)
+
+
 async def test_batch_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
     user, admin = await api.user(tokens=100), await root(api)
     effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)

@@ -53,7 +53,7 @@ async def batch_copies(
             job,
             payloads[job.id],
             new_seeds,
-            offer=_offer(offers, job),
+            offer=offer_of(offers, job),
             idempotency_key=f"batch:again:{batch_id}:{job.item_no}",
             batch_id=batch_id,
         )
@@ -61,9 +61,9 @@ async def batch_copies(
     ]
 
 
-def _offer(offers: Mapping[str, RerunOffer], job: JobRecord) -> RerunOffer:
+def offer_of(offers: Mapping[str, RerunOffer], job: JobRecord) -> RerunOffer:
     if (offer := offers.get(job.id)) is None:
-        raise Conflict("The batch has changed in the meantime. Try again.")
+        raise Conflict("The effect or the job has changed in the meantime. Try again.")
     return offer
 
 

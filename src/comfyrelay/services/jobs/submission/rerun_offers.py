@@ -47,7 +47,8 @@ class RerunOffers:
         self._input_facts = input_facts
 
     async def of(self, shard: Database, old: Sequence[JobRecord]) -> Mapping[str, RerunOffer]:
-        """Return the offer for each job. Raises `Conflict` if a job exceeds the current limits of its effect."""
+        """Return the offer for each job, except for jobs whose effect was deleted. Raises `Conflict` if a job exceeds
+        the current limits of its effect."""
         effects = await self._effects({job.effect_id for job in old if job.effect_id is not None})
         of_effects = [job for job in old if job.effect_id in effects]
         files: Mapping[str, StoredFile] = {}
@@ -61,12 +62,11 @@ class RerunOffers:
         own = await self._own_workflows({job.workflow_id for job in old if job.effect_id is None})
         offers: dict[str, RerunOffer] = {}
         async for job in paced(old):
-            offered = effects.get(job.effect_id or 0)
-            if offered is None:
+            if job.effect_id is None:
                 offers[job.id] = self._own_offer() if job.workflow_id in own else RerunOffer()
-            elif job.id in payloads:
+            elif job.effect_id in effects and job.id in payloads:
                 payload = JobPayload.from_json(payloads[job.id])
-                offers[job.id] = _of_effect(job, offered, payload, measured)
+                offers[job.id] = _of_effect(job, effects[job.effect_id], payload, measured)
         return offers
 
     async def _effects(self, ids: set[int]) -> dict[int, _Offered]:

@@ -171,7 +171,7 @@ class JobSubmission:
         async with shard.read() as tx:
             ended = await require_job(tx, tenant_id, job_id)
         await self._rules.check_again([ended])
-        offer = (await self._offers.of(shard, [ended]))[job_id]
+        offer = rerun.offer_of(await self._offers.of(shard, [ended]), ended)
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await _require_ended(tx, tenant_id, job_id)
