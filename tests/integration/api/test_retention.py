@@ -20,7 +20,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary, Database
 from tests.support.api import Api, Caller, open_api
-from tests.support.media_samples import video
+from tests.support.media_samples import image, video
 from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
 DAY = 86400.0
@@ -31,6 +31,7 @@ CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_
 
 # Inputs of effects are measured.
 CLIP_BYTES = video(frames=1)
+MASK_BYTES = image("PNG")
 
 
 @dataclass
@@ -48,7 +49,8 @@ class RetentionScenario:
 
     async def file(self, name: str, mime_type: str = "video/mp4") -> str:
         path = f"tenants/{self.user.tenant_id}/uploads/{name}"
-        await self.api.engine.objects.put(path, CLIP_BYTES)
+        content = MASK_BYTES if mime_type == "image/png" else CLIP_BYTES
+        await self.api.engine.objects.put(path, content)
         return await self.api.engine.accounts.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=5)
 
     async def video(self, name: str = "clip.mp4") -> str:

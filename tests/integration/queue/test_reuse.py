@@ -157,13 +157,6 @@ async def test_inputs_are_compared_by_their_content(world: World) -> None:
     assert (await desk.submit(input_file_id=other, reuse=True)).status == "queued"
 
 
-async def test_job_with_a_missing_input_is_not_reused(world: World) -> None:
-    desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
-    missing = await desk.file()
-    await run_job(world, desk, input_file_id=missing, reuse=True)
-    assert (await desk.submit(input_file_id=missing, reuse=True)).status == "queued"
-
-
 @pytest.mark.parametrize("cause", ["deleted", "lost"])
 async def test_job_with_a_missing_output_is_not_reused(world: World, desk: Desk, cause: str) -> None:
     first = await run_job(world, desk)

@@ -26,8 +26,10 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import tables as tenant
+from tests.support import media_samples
 from tests.support.world import PATIENCE_SECONDS, PROMPT, Crash, Desk, World, submit_batch
 
+CONTENTS = {"video/mp4": media_samples.video(), "image/png": media_samples.image("PNG")}
 VIDEO = {
     "key": "clip",
     "type": "video",
@@ -113,10 +115,10 @@ async def read_jobs(world: World, user: User) -> Sequence[Any]:
         return (await tx.execute(tenant.ai_jobs.select().where(tenant.ai_jobs.c.tenant_id == user.tenant_id))).all()
 
 
-async def add_file(world: World, user: User, mime_type: str, *, content_hash: str | None = None) -> str:
-    return await world.engine.accounts.tenancy.add_file(
-        user, path=f"uploads/{world.number()}", mime_type=mime_type, size=1, content_hash=content_hash
-    )
+async def add_file(world: World, user: User, mime_type: str, **more: Any) -> str:
+    path, content = f"uploads/{world.number()}", CONTENTS[mime_type]
+    await world.engine.objects.put(path, content)
+    return await world.engine.accounts.tenancy.add_file(user, path=path, mime_type=mime_type, size=len(content), **more)
 
 
 def request_for(user: User, **values: Any) -> JobRequest:
@@ -229,9 +231,7 @@ async def test_retry_may_request_a_new_seed(world: World) -> None:
 
 async def test_default_label_names_effect_input_and_prompt(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
-    cat = await world.engine.accounts.tenancy.add_file(
-        desk.user, path="uploads/cat", mime_type="video/mp4", size=1, original_filename="My cat.mp4"
-    )
+    cat = await add_file(world, desk.user, "video/mp4", original_filename="My cat.mp4")
     payload = {"prompt": "it runs\nthrough the snow " + "and on " * 20}
     job = await desk.submit(input_file_id=cat, input_payload=payload)
     assert job.label == f"{desk.effect.name} · My cat · it runs through the snow and on and on and on and on and on…"

@@ -208,6 +208,6 @@ def _recording_problem(facts: InputFacts, seconds: float) -> str | None:
         return "The duration of this file is unknown. Save it as MP4 or MP3, and upload it again."
     if facts.seconds > seconds:
         return f"This must be at most {seconds:g} seconds long."
-    if facts.frames is not None and facts.frames > math.ceil(facts.seconds * MAX_FRAME_RATE):
+    if facts.frames is not None and facts.frames > max(1, math.ceil(facts.seconds * MAX_FRAME_RATE)):
         return "This video has more than 60 frames a second. Save it with 30, and upload it again."
     return "This video is larger than 4K." if facts.pixels > MAX_FRAME_PIXELS else None

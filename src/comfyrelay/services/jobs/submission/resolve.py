@@ -361,8 +361,6 @@ class Resolver:
         check = self._checks.get(WorkflowKind(target.workflow.kind))
         added = check({value.property.key: value.value for value in values}) if check is not None else {}
         primary = _primary(item, found)
-        if target.effect is not None:
-            check_inputs(values, target.properties, found.measured, primary_id=primary.id if primary else None)
         payload = JobPayload(
             graph_path=target.workflow.graph_path,
             values={
@@ -390,6 +388,9 @@ class Resolver:
             metadata=dict(item.metadata),
             via=item.via,
         )
+        # After the assets, because the limits of an image do not fit a video.
+        if target.effect is not None:
+            check_inputs(values, target.properties, found.measured, primary_id=primary.id if primary else None)
         _check_filled(target, payload.values)
         if target.own_inputs is not None:
             target.own_inputs.check(payload.values)
