@@ -182,14 +182,14 @@ async def _has_ended(api: _Api, job_id: str, folder: Path, send: Send) -> bool:
         elif name == "status" and data["status"] in _ENDS:
             job = await api.call("GET", f"/jobs/{job_id}")
             if data["status"] == "succeeded":
-                await _bring_back(api, job_id, job["outputs"], folder, send)
+                await _save_outputs(api, job_id, job["outputs"], folder, send)
             failure = _failure(job_id, job["error"] or {})
             send(_ENDS[data["status"]], failure)
             return True
     return False
 
 
-async def _bring_back(api: _Api, job_id: str, outputs: Sequence[Mapping[str, Any]], folder: Path, send: Send) -> None:
+async def _save_outputs(api: _Api, job_id: str, outputs: Sequence[Mapping[str, Any]], folder: Path, send: Send) -> None:
     """Save the outputs of a job in ComfyUI's output folder, and show each output on its node."""
     subfolder = f"comfyrelay/{job_id}"
     await asyncio.to_thread((folder / subfolder).mkdir, parents=True, exist_ok=True)

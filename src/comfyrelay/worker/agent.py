@@ -398,7 +398,7 @@ class Agent:
         self._start(runner, runner.run())
 
     def _start(self, runner: JobRunner, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(_logged(runner.lease, work))
+        task = asyncio.create_task(_run_with_log_fields(runner.lease, work))
         self._runners[runner] = task
         task.add_done_callback(lambda _: self._on_ended(runner, task))
         self._on_change()
@@ -465,7 +465,7 @@ class Agent:
             await devices.keep()
 
 
-async def _logged(lease: Lease, work: Coroutine[Any, Any, None]) -> None:
+async def _run_with_log_fields(lease: Lease, work: Coroutine[Any, Any, None]) -> None:
     """Run the work of a job with the job's ids in every log line, including transfers and heartbeats."""
     structlog.contextvars.bind_contextvars(job_id=lease.job_id, dispatch_id=lease.dispatch_id)
     await work

@@ -16,7 +16,7 @@ from comfyrelay.domain.queue.memory import (
 )
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import OutOfMemory
-from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
+from comfyrelay.worker.comfyui.out_of_memory import retry_line, too_large_message
 
 sizes = st.integers(GIB // 2, 200 * GIB)
 
@@ -94,17 +94,17 @@ def test_gpu_with_a_tenth_used_by_others_is_shared() -> None:
 def test_out_of_memory_error_names_the_memory_of_other_programs() -> None:
     error = OutOfMemory("KSampler (3): there was not enough memory")
     error.others_bytes = 6 * GIB
-    assert too_large_for(error, {}) == (
+    assert too_large_message(error, {}) == (
         "KSampler (3): there was not enough memory, while other programs held 6 GiB of the GPU. "
         "Stop the other programs, or try again later."
     )
-    assert runs_again(error).endswith("while other programs held 6 GiB of the GPU: it runs on another GPU.")
+    assert retry_line(error).endswith("while other programs held 6 GiB of the GPU: it runs on another GPU.")
 
 
 def test_out_of_memory_error_suggests_a_remedy() -> None:
     error = OutOfMemory("KSampler (3): there was not enough memory")
     error.gpu_bytes = 24 * GIB
-    assert too_large_for(error, {}) == (
+    assert too_large_message(error, {}) == (
         "KSampler (3): there was not enough memory, even with the 24 GiB of the GPU to itself. Use fewer pixels or "
         "frames, a smaller batch or a smaller model, or run it on a GPU with more memory."
     )

@@ -13,10 +13,12 @@ from comfyrelay.comfyui.graphs.preflight import input_specs, specs_for
 
 def with_replaced_nodes(object_info: Mapping[str, Any], replacements: Mapping[str, Any]) -> dict[str, Any]:
     """Add the definitions of replaced classes. Replacements of an unknown shape are ignored."""
-    return {**object_info, **dict(_replaced(object_info, replacements))}
+    return {**object_info, **dict(_replaced_definitions(object_info, replacements))}
 
 
-def _replaced(object_info: Mapping[str, Any], replacements: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _replaced_definitions(
+    object_info: Mapping[str, Any], replacements: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, found in replacements.items():
         # The server uses the first replacement.
         first = found[0] if isinstance(found, list) and found else None

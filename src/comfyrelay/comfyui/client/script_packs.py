@@ -15,10 +15,10 @@ def with_script_packs(object_info: Mapping[str, Any], scripts: object) -> dict[s
     paths = [path for path in scripts if isinstance(path, str)] if isinstance(scripts, list) else []
     names = {unquote(path[len(_SCRIPTS) :].partition("/")[0]) for path in paths if path.startswith(_SCRIPTS)}
     packs = {_key(name): name for name in names}
-    return {name: _marked(definition, packs) for name, definition in object_info.items()}
+    return {name: _with_pack_name(definition, packs) for name, definition in object_info.items()}
 
 
-def _marked(definition: Any, packs: Mapping[str, str]) -> Any:
+def _with_pack_name(definition: Any, packs: Mapping[str, str]) -> Any:
     module = definition.get("python_module") if isinstance(definition, dict) else None
     if not isinstance(module, str) or not module.startswith(_PACKS):
         return definition

@@ -91,7 +91,7 @@ class ApiRun:
         self._is_streaming = False
 
     async def run(self, wanted: Sequence[str]) -> RunResult:
-        job = await self._submitted()
+        job = await self._submit_or_find()
         job_id = job["id"]
         progress = JobProgress(graph=self._graph, prompt_id=job_id, on_event=self._listener)
         progress.mark_accepted()
@@ -111,7 +111,7 @@ class ApiRun:
             raise NoOutput
         return result
 
-    async def _submitted(self) -> dict[str, Any]:
+    async def _submit_or_find(self) -> dict[str, Any]:
         """Return the submitted job, or the job of an earlier process."""
         if self._submission.job_id is not None:
             return await self._api.job(self._submission.job_id)

@@ -140,7 +140,7 @@ def _connect(sheet: Sheet, sources: Sources, budget: PatternBudget, *, is_root: 
         if target.node_id == OUTPUT_NODE:
             outputs[target.at] = replace(outputs[target.at], links=(link_id,))
         else:
-            nodes[target.node_id] = _linked(nodes[target.node_id], replace(target.slot, link=link_id))
+            nodes[target.node_id] = _with_input(nodes[target.node_id], replace(target.slot, link=link_id))
     new: dict[int, list[str]] = {}
     for link_id, link in links.items():
         if link.origin == INPUT_NODE and link_id not in sheet.links:
@@ -149,7 +149,7 @@ def _connect(sheet: Sheet, sources: Sources, budget: PatternBudget, *, is_root: 
     return replace(sheet, nodes=nodes, links=links, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
-def _linked(node: Node, slot: Slot) -> Node:
+def _with_input(node: Node, slot: Slot) -> Node:
     known = any(other.name == slot.name for other in node.inputs)
     inputs = [slot if other.name == slot.name else other for other in node.inputs]
     return replace(node, inputs=tuple(inputs if known else [*inputs, slot]))

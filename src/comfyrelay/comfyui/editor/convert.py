@@ -13,7 +13,13 @@ from comfyrelay.comfyui.editor.broadcasts import connect_broadcasts, is_broadcas
 from comfyrelay.comfyui.editor.file_texts import name_nodes_by_id
 from comfyrelay.comfyui.editor.packages import package_of
 from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, NodeOutput, Scope, Sources
-from comfyrelay.comfyui.editor.widgets import StoredValue, as_input, made_in_browser, marks_in, names_with_choices
+from comfyrelay.comfyui.editor.widgets import (
+    StoredValue,
+    as_input,
+    count_marks,
+    inputs_made_in_browser,
+    names_with_choices,
+)
 from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
 from comfyrelay.comfyui.graphs.dynamic_prompts import DYNAMIC_PROMPTS
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of, missing_node_text
@@ -135,7 +141,7 @@ def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]
             inputs += len(sources.inputs(node)) + len(node.values)
             if inputs > _MAX_INPUTS:
                 raise GraphError(f"The workflow is too large: more than {_MAX_INPUTS:,} inputs and values.")
-            marks += marks_in(node.values.values() if isinstance(node.values, dict) else node.values)
+            marks += count_marks(node.values.values() if isinstance(node.values, dict) else node.values)
             if marks > MAX_MARKS:
                 raise GraphError(f"The texts of the workflow have more than {MAX_MARKS:,} brackets and slashes.")
             if inside is None:
@@ -186,5 +192,5 @@ def _problems(sources: Sources, scope: Scope, node: Node, package: str | None) -
     if sources.definition(node) is None:
         yield problem(missing_node_text(package), NotInstalled)
         return
-    for name in made_in_browser(sources.specs(node)):
+    for name in inputs_made_in_browser(sources.specs(node)):
         yield problem(f"input '{name}' is created in the browser. Use a node that loads a file instead")

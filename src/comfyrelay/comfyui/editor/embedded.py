@@ -102,10 +102,10 @@ def _of_png(file: BinaryIO) -> Iterator[NamedText]:
             case b"tEXt" | b"comf":
                 yield name.decode("latin-1"), rest
             case b"zTXt":
-                yield name.decode("latin-1"), _inflated(rest[1:])
+                yield name.decode("latin-1"), _inflate(rest[1:])
             case b"iTXt":
                 text = rest[2:].split(b"\0", 2)[-1]
-                yield name.decode("latin-1"), _inflated(text) if rest[:1] == b"\x01" else text
+                yield name.decode("latin-1"), _inflate(text) if rest[:1] == b"\x01" else text
             case _:
                 yield from _of_exif(name + b"\0" + rest)
 
@@ -184,14 +184,14 @@ def _of_avif(file: BinaryIO) -> Iterator[NamedText]:
 def _of_glb(file: BinaryIO) -> Iterator[NamedText]:
     file.seek(12)
     size, kind = struct.unpack("<I4s", file.read(8))
-    match _parsed_bytes(file, size) if kind == b"JSON" else None:
+    match _parse_bytes(file, size) if kind == b"JSON" else None:
         case {"asset": {"extras": dict() as extras}}:
             yield "", json.dumps(extras)
 
 
 def _of_safetensors(file: BinaryIO) -> Iterator[NamedText]:
     (size,) = struct.unpack("<Q", file.read(8))
-    match _parsed_bytes(file, size):
+    match _parse_bytes(file, size):
         case {"__metadata__": dict() as metadata}:
             yield "", json.dumps(metadata)
 
@@ -236,27 +236,27 @@ def _of_container(file: BinaryIO) -> Iterator[NamedText]:
         return
 
 
-def _parsed_bytes(file: BinaryIO, size: int) -> Any:
+def _parse_bytes(file: BinaryIO, size: int) -> Any:
     """Parse the next `size` bytes as JSON, unless they exceed the limit."""
-    return _parsed(_decoded(file.read(size))) if size <= MAX_BYTES else None
+    return _parse(_decode(file.read(size))) if size <= MAX_BYTES else None
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflate(data: bytes) -> bytes:
     return zlib.decompressobj().decompress(data, MAX_BYTES)
 
 
 def _read_text(found: dict[str, Any], name: str, text: bytes | str) -> None:
-    plain = _decoded(text) if isinstance(text, bytes) else text
+    plain = _decode(text) if isinstance(text, bytes) else text
     if (label := _LABEL.match(plain)) is not None:
         name, plain = label[1], plain[label.end() :]
-    value = _parsed(plain)
+    value = _parse(plain)
     if name.lower() in _NAMES:
         _store_if_valid(found, name.lower(), value)
     elif isinstance(value, dict):
         # Video savers put the graph and the workflow into one comment.
         for part in _NAMES:
             inner = value.get(part)
-            _store_if_valid(found, part, _parsed(inner) if isinstance(inner, str) else inner)
+            _store_if_valid(found, part, _parse(inner) if isinstance(inner, str) else inner)
 
 
 def _store_if_valid(found: dict[str, Any], name: str, value: Any) -> None:
@@ -269,7 +269,7 @@ def _store_if_valid(found: dict[str, Any], name: str, value: Any) -> None:
             return
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     data = data.rstrip(b"\0")
     if b"\0" in data[:4]:
         return data.decode("utf-16", errors="replace")
@@ -279,7 +279,7 @@ def _decoded(data: bytes) -> str:
         return data.decode("latin-1")
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         # ComfyUI writes NaN for values that change in every run.
         return json.loads(text, parse_constant=lambda _: None)

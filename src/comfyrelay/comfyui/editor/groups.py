@@ -70,7 +70,7 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
         slots_of[node.id] = _slots(node, node_definitions, targets)
         linked = {slot.name for slot in slots_of[node.id] if slot.link is not None}
         as_inputs = {slot.name for slot in node.inputs if slot.widget == slot.name}
-        names, acting = _names(node, node_definitions), _acting(node, node_definitions)
+        names, acting = _names(node, node_definitions), _fields_with_action(node, node_definitions)
         for name, is_field in names:
             if is_field and name not in as_inputs:
                 naming.name(node, name)
@@ -85,11 +85,13 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
         converted += [(node, name) for name in sorted(free, key=_editor_order(node))]
     for node, name in converted:
         open_to_outside(node, name)
-        fields.append((node.id, name, name in _acting(node, node_definitions)))
+        fields.append((node.id, name, name in _fields_with_action(node, node_definitions)))
     return GroupNode(
         sheet=Sheet(
             nodes={
-                node.id: replace(node, inputs=tuple(_opened(slot, opened, node) for slot in slots_of[node.id]))
+                node.id: replace(
+                    node, inputs=tuple(_with_outside_link(slot, opened, node) for slot in slots_of[node.id])
+                )
                 for node in nodes
             },
             links=links,
@@ -100,7 +102,7 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
     )
 
 
-def _opened(slot: Slot, links: Mapping[tuple[str, str], str], node: Node) -> Slot:
+def _with_outside_link(slot: Slot, links: Mapping[tuple[str, str], str], node: Node) -> Slot:
     return replace(slot, link=links.get((node.id, slot.name), slot.link))
 
 
@@ -165,7 +167,7 @@ def _names(node: Node, node_definitions: Mapping[str, Any]) -> list[tuple[str, b
     return [(spec.name, spec.is_field) for spec in read_specs(definition)]
 
 
-def _acting(node: Node, node_definitions: Mapping[str, Any]) -> set[str]:
+def _fields_with_action(node: Node, node_definitions: Mapping[str, Any]) -> set[str]:
     """Return the fields of an inner node that have an action after a run. A primitive has one for most types."""
     if node.type == PRIMITIVE:
         return {"value"}

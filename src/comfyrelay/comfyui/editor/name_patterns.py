@@ -27,7 +27,7 @@ class PatternBudget:
         """Return a compiled pattern, or `None` if the text matches everything or is not a regular expression."""
         if not isinstance(text, str) or text in ("", ".*"):
             return None
-        ways = _ways(text)
+        ways = _count_ways(text)
         if ways > _MAX_WAYS:
             raise GraphError(
                 f'The regular expression "{text[:60]}" of a Use Everywhere node is too complex. Simplify it, or '
@@ -60,7 +60,7 @@ class NamePattern:
         return self._known[name]
 
 
-def _ways(text: str) -> int:
+def _count_ways(text: str) -> int:
     """Return an upper bound on the number of ways in which a pattern can match starting at one character."""
     if len(text) > _MAX_PATTERN or _UNSAFE.search(text):
         return _MAX_WAYS + 1

@@ -10,7 +10,7 @@ from comfyrelay.comfyui.editor.older_values import current_values
 from comfyrelay.comfyui.editor.widgets import (
     Spec,
     StoredValue,
-    as_written,
+    as_shown_by_subgraph,
     field_values,
     first_value,
     input_slots,
@@ -181,7 +181,7 @@ class Sources:
                 if origin is None or (is_rerouted and origin.type == editor_only_nodes.PRIMITIVE):
                     place = None
                 else:
-                    place = self._behind(place.scope, origin, link.origin_slot, wanted)
+                    place = self._source_of_output(place.scope, origin, link.origin_slot, wanted)
         end: Source = place
         for step, value in reversed(way.items()):
             # If the link has no source, use the last field on the way.
@@ -212,16 +212,16 @@ class Sources:
         promoted = self.promoted_fields(scope.holder, scope.sheet) if scope.set_outside is None else {}
         return _Place(scope.outer, scope.holder, slot, promoted.get(name))
 
-    def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
+    def _source_of_output(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
         """Return the source of an output's value, or the next input to follow."""
         for _ in range(DEEPEST_SUBGRAPH + 1):
             if node.mode == MUTED and node.type != editor_only_nodes.PRIMITIVE:
                 return None
             if node.mode == BYPASSED:
-                passed = _passed_on(self.inputs(node), self._output_type(node, at), at, wanted)
+                passed = _find_passed_input(self.inputs(node), self._output_type(node, at), at, wanted)
                 return None if passed is None else _Place(scope, node, passed)
             if node.type in editor_only_nodes.VIRTUAL:
-                return self._behind_virtual(scope, node)
+                return self._source_of_virtual_node(scope, node)
             inside = self.inside(scope, node)
             if inside is None:
                 return NodeOutput(scope.id_of(node), at)
@@ -233,7 +233,7 @@ class Sources:
             scope, node, at = inside, inside.sheet.nodes[link.origin], link.origin_slot
         return None
 
-    def _behind_virtual(self, scope: Scope, node: Node) -> "Source | _Place":
+    def _source_of_virtual_node(self, scope: Scope, node: Node) -> "Source | _Place":
         if node.type == editor_only_nodes.PRIMITIVE:
             value = (scope.set_outside or {}).get(
                 (node.id, "value"), StoredValue(first_value(node.values), node.values, 0)
@@ -309,7 +309,7 @@ class Sources:
                 fields = {} if inside is None else self.promoted_fields(node, inside)
                 name = slot.name
             if name is not None and name in fields:
-                return as_written(fields[name])
+                return as_shown_by_subgraph(fields[name])
         return None
 
 
@@ -324,7 +324,7 @@ def _slot_at(scope: Scope, at: int) -> Slot | None:
     return None if any(port.name == slot.name for port in scope.sheet.inputs) else slot
 
 
-def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:
+def _find_passed_input(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:
     """Return the input whose value a bypassed node passes on."""
     same_position = slots[at] if at < len(slots) else None
     if wanted == "*":

@@ -107,7 +107,7 @@ def input_slots(specs: Sequence[Spec]) -> list[Slot]:
     return plain + [Slot(spec.name, spec.type, None, spec.name) for spec in specs if spec.is_field]
 
 
-def marks_in(values: Iterable[Any]) -> int:
+def count_marks(values: Iterable[Any]) -> int:
     """Count the special characters, which must be parsed one by one: a text may consist of nothing else."""
     return sum(value.count(mark) for value in values if isinstance(value, str) for mark in _MARKS)
 
@@ -166,7 +166,7 @@ def _comparisons(specs: Iterable[Spec]) -> dict[str, StoredValue]:
     return {spec.name: StoredValue(list(_COMPARED), [], 0) for spec in specs if spec.type == _COMPARISON}
 
 
-def as_written(field: StoredValue) -> StoredValue:
+def as_shown_by_subgraph(field: StoredValue) -> StoredValue:
     """Return a field as a subgraph shows it: the editor resolves braces and comments only in a node's own field."""
     written = field.value if field.is_default else field.values[field.at]
     is_text = isinstance(written, str) and isinstance(field.value, str)
@@ -189,7 +189,7 @@ def first_value(values: list[Any] | dict[str, Any]) -> Any:
     return values[0] if isinstance(values, list) and values else None
 
 
-def made_in_browser(specs: Iterable[Spec]) -> list[str]:
+def inputs_made_in_browser(specs: Iterable[Spec]) -> list[str]:
     """Return the inputs of a node whose values are never in a file."""
     return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]
 

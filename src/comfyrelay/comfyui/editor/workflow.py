@@ -138,7 +138,7 @@ def is_editor_file(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("nodes"), list)
 
 
-def drawn_file(extra_data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def editor_file_in(extra_data: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the file that the editor sends with a graph, if any."""
     info = extra_data.get("extra_pnginfo")
     workflow = info.get("workflow") if isinstance(info, dict) else None
@@ -172,7 +172,7 @@ def read_sheet(value: Mapping[str, Any]) -> Sheet:
         links.setdefault(link_id, link)
     outputs = _ports(value.get("outputs"))
     return Sheet(
-        nodes=_repaired({node.id: node for node in nodes}, links),
+        nodes=_repair_links({node.id: node for node in nodes}, links),
         links=links,
         inputs=tuple(_ports(value.get("inputs"))),
         # Of duplicates, the first is used.
@@ -261,7 +261,7 @@ def _link(origin: object, slot: int, target: object, target_slot: object, kind: 
     return GraphLink(str(origin), slot, str(target), at, type_name(kind))
 
 
-def _repaired(nodes: Mapping[str, Node], links: Mapping[str, GraphLink]) -> dict[str, Node]:
+def _repair_links(nodes: Mapping[str, Node], links: Mapping[str, GraphLink]) -> dict[str, Node]:
     """Return the nodes with the links of the table, where the two disagree.
 
     An input has the link that it names if the table leads it to this node. A link that no input names belongs to the

@@ -121,10 +121,10 @@ def draw_prompt(text: str) -> str:
 
 def draw_prompts(graph: Graph) -> Graph:
     """Return the graph with random choices for one run. Never draw twice: escaped braces have become plain braces."""
-    return {node_id: _drawn(node) for node_id, node in graph.items()}
+    return {node_id: _draw_node_prompts(node) for node_id, node in graph.items()}
 
 
-def _drawn(node: Mapping[str, Any]) -> dict[str, Any]:
+def _draw_node_prompts(node: Mapping[str, Any]) -> dict[str, Any]:
     drawn = {name: draw_prompt(text) for name, text in dynamic_prompts_of(node).items()}
     return with_fixed_prompts({**node, "inputs": {**node["inputs"], **drawn}}, drawn) if drawn else dict(node)
 

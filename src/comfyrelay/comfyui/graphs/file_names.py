@@ -72,7 +72,7 @@ def replace_texts(text: str, value_of: ValueText, at: datetime | None) -> str:
             return match[0] if found is None else found
         if at is None or not parts[0].startswith(_DATE):
             return match[0]
-        return _FORBIDDEN_IN_PATH.sub("_", _formatted(parts[0].removeprefix(_DATE), at))
+        return _FORBIDDEN_IN_PATH.sub("_", _format_date(parts[0].removeprefix(_DATE), at))
 
     return _TEXT.sub(replaced, text)
 
@@ -103,7 +103,7 @@ def _with_name(node: dict[str, Any], name: str) -> dict[str, Any]:
     return {**node, "inputs": {**node["inputs"], PREFIX: name}}
 
 
-def _formatted(pattern: str, at: datetime) -> str:
+def _format_date(pattern: str, at: datetime) -> str:
     parts = {"d": at.day, "M": at.month, "h": at.hour, "m": at.minute, "s": at.second}
 
     def part(match: re.Match[str]) -> str:

@@ -27,7 +27,7 @@ _VALUE_BYTES = 64
 _DROPPED = object()
 
 
-def in_shape(definitions: Mapping[str, Any]) -> dict[str, Any]:
+def valid_definitions(definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid parts of each class, in the original order."""
     return {
         name: _class(definition)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfyui.graphs.node_definition_checks import in_shape, weight
+from comfyrelay.comfyui.graphs.node_definition_checks import valid_definitions, weight
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
 from comfyrelay.errors import InvalidInput
 from comfyrelay.json_size import has_more_values
@@ -65,7 +65,7 @@ def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(definition, dict) for definition in found.values()):
         raise InvalidInput("These are not node definitions: send ComfyUI's response of /object_info.")
-    return in_shape(found)
+    return valid_definitions(found)
 
 
 class Merging:
@@ -107,12 +107,12 @@ def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
     more = {}
     for name, spec in input_specs(first):
         choices, added = choices_of(spec), choices_of(others[name]) if name in others else None
-        if choices is not None and added and (new := list(_not_in(choices, added))):
+        if choices is not None and added and (new := list(_new_choices(choices, added))):
             more[name] = [*choices, *new]
     return more
 
 
-def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
+def _new_choices(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
     # In newer nodes, choices may be objects, which are not hashable.
     known = {json.dumps(choice, sort_keys=True) for choice in choices}
     return (choice for choice in added if json.dumps(choice, sort_keys=True) not in known)

@@ -90,10 +90,10 @@ def with_prefix(graph: Graph, folder: str) -> Graph:
     ComfyUI does not run an output node again if its inputs are unchanged: it returns the old file, which may be
     deleted. With a new folder for each run, the node runs and saves.
     """
-    return {node_id: _prefixed(node, folder) for node_id, node in graph.items()}
+    return {node_id: _with_folder_prefix(node, folder) for node_id, node in graph.items()}
 
 
-def _prefixed(node: dict[str, Any], folder: str) -> dict[str, Any]:
+def _with_folder_prefix(node: dict[str, Any], folder: str) -> dict[str, Any]:
     prefix = node["inputs"].get("filename_prefix")
     if not isinstance(prefix, str):
         return node

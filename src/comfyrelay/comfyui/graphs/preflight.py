@@ -78,7 +78,7 @@ def _node_problems(
         return
     sources = sources_in({node_id: node})
     for name, spec, is_required in _read_specs(definition.get("input"), node["inputs"]):
-        if is_required and name not in node["inputs"] and not _grows(spec):
+        if is_required and name not in node["inputs"] and not _is_repeatable(spec):
             yield GraphProblem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
         if (problem := _value_problem(name, node["inputs"].get(name), spec, graph, sources)) is not None:
             kind, text = problem
@@ -181,7 +181,7 @@ def options_of(spec: list[Any]) -> dict[str, Any]:
     return spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
 
 
-def _grows(spec: object) -> bool:
+def _is_repeatable(spec: object) -> bool:
     """Whether an input is a template for any number of inputs (`images.image0`, …) and never exists itself."""
     return isinstance(spec, list) and bool(spec) and str(spec[0]).startswith("COMFY_AUTOGROW")
 

@@ -58,7 +58,7 @@ class EventStream(Generic[E]):
             self._changed.clear()
             await self._changed.wait()
         _, event = self._unread.popitem(last=False)
-        numbers = self._numbers_like(event)
+        numbers = self._numbers_of_kind(event)
         if numbers is not None:
             # Events are read in order, so this event is the oldest of its kind.
             numbers.popleft()
@@ -71,7 +71,7 @@ class EventStream(Generic[E]):
             del self._unread[numbers.popleft()]
             self.dropped += 1
         self._unread[self._next_number] = event
-        same_kind = self._numbers_like(event)
+        same_kind = self._numbers_of_kind(event)
         if same_kind is not None:
             same_kind.append(self._next_number)
         self._next_number += 1
@@ -82,7 +82,7 @@ class EventStream(Generic[E]):
         self._closed = True
         self._changed.set()
 
-    def _numbers_like(self, event: E) -> deque[int] | None:
+    def _numbers_of_kind(self, event: E) -> deque[int] | None:
         if isinstance(event, (JobCompleted, JobFailed, JobCanceled)):
             return None
         return self._transient if isinstance(event, (JobProgress, JobPreview)) else self._lasting

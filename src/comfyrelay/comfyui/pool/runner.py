@@ -110,7 +110,7 @@ class Runner:
         try:
             outcome = await self._run(record, member)
             if isinstance(outcome, RunResult):
-                await self._succeed(record, member, outcome)
+                await self._handle_success(record, member, outcome)
             else:
                 await self._fail(record, member, outcome)
         except _CollateralFailure as failure:
@@ -126,7 +126,7 @@ class Runner:
         except Exception as error:
             # The queue or the failover strategy failed, not a server. For example, a disk may be full.
             log.exception("pool.attempt_failed", client_id=member.id, job_id=record.ticket.id)
-            await self._completion.fail(record, _unexpected(error))
+            await self._completion.fail(record, _unexpected_error(error))
 
     async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
         bucket = record.ticket.bucket
@@ -178,9 +178,9 @@ class Runner:
             return ComfyError(error.detail, fault=Fault.JOB)
         except Exception as error:
             log.exception("pool.run_failed", client_id=record.client_id, job_id=ticket.id)
-            return _unexpected(error)
+            return _unexpected_error(error)
 
-    async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
+    async def _handle_success(self, record: Record, member: Member, result: RunResult) -> None:
         workflow_hash = record.ticket.bucket.workflow_hash
         self._record_cache_use(record.ticket, member, result)
         member.record_completed(workflow_hash, result.seconds)
@@ -248,7 +248,7 @@ class Runner:
             alone = bucket._replace(alone=True, preferred_clients=bucket.preferred_clients | {member.id})
             await self._retry(record, replace(again, bucket=alone), error, at_once=True)
             return
-        tried = _ran_out_alone(record)
+        tried = _errors_with_whole_gpu(record)
         others = self._memory.on_other_gpus(tried, self._members)
         is_proven = self._memory.has_run_on(bucket.workflow_hash, others, not_larger_than=member)
         ran_out_bytes = max((size for size in (ticket.ran_out_bytes, error.gpu_bytes) if size), default=None)
@@ -288,7 +288,7 @@ class Runner:
         """Record that GPUs of this size are too small, and lift the blocks that this job caused."""
         workflow_hash = record.ticket.bucket.workflow_hash
         self._memory.record_too_small(workflow_hash, gpu_bytes)
-        for client_id in _ran_out_alone(record):
+        for client_id in _errors_with_whole_gpu(record):
             self._blocks.lift(client_id, workflow_hash)
 
     def _verdict(self, record: Record, member: Member, error: ComfyError) -> FailureVerdict:
@@ -358,7 +358,7 @@ def _give_up_seconds(ticket: Ticket) -> float:
     return SECOND_ATTEMPT_SECONDS if limit is None else min(limit, SECOND_ATTEMPT_SECONDS)
 
 
-def _ran_out_alone(record: Record) -> dict[str, OutOfMemory]:
+def _errors_with_whole_gpu(record: Record) -> dict[str, OutOfMemory]:
     """Return the errors of a job that ran out of memory with a GPU to itself, by client id."""
     return {
         client_id: error
@@ -367,7 +367,7 @@ def _ran_out_alone(record: Record) -> dict[str, OutOfMemory]:
     }
 
 
-def _unexpected(error: Exception) -> ComfyError:
+def _unexpected_error(error: Exception) -> ComfyError:
     detail = f"The run failed unexpectedly ({type(error).__name__})."
     return ComfyError(detail, raw="".join(traceback.format_exception(error)))
 

@@ -129,7 +129,7 @@ class Scheduler:
 
     def online_servers(self, bucket: Bucket, among: Collection[str] | None = None) -> list[Member]:
         """Return the online servers that may get a job of this bucket now or when they are free."""
-        able = [] if self._roster is None else self._able(bucket, self._roster)
+        able = [] if self._roster is None else self._suitable_servers(bucket, self._roster)
         return [member for member in able if among is None or member.id in among]
 
     def has_server(self, bucket: Bucket) -> bool:
@@ -143,7 +143,7 @@ class Scheduler:
             if handle is not None:
                 handle.cancel()
 
-    def _able(self, bucket: Bucket, roster: Roster) -> list[Member]:
+    def _suitable_servers(self, bucket: Bucket, roster: Roster) -> list[Member]:
         return [member for member in roster.online if fits(bucket, member.id, self._failover.should_skip)]
 
     def _take_turn(self, roster: Roster) -> None:
@@ -200,7 +200,7 @@ class Scheduler:
 
     def _awaited_gpu(self, bucket: Bucket, full_gpu: str, roster: Roster) -> str:
         """Return the GPU that a job of this bucket waits for: the same as before, if the job can still run there."""
-        able = self._able(bucket, roster)
+        able = self._suitable_servers(bucket, roster)
         if self._awaited.get(bucket) not in {member.gpu for member in able if not member.is_paused}:
             self._awaited[bucket] = full_gpu
         return self._awaited[bucket]
@@ -239,7 +239,7 @@ class Scheduler:
         waits_for_same = bucket.same_as is not None and bucket.workflow_hash not in self._uncached
         if not has_pins and not waits_for_same and not self._memory.is_oversized(bucket.workflow_hash):
             return set()
-        able = self._able(bucket, roster)
+        able = self._suitable_servers(bucket, roster)
         avoided: set[str] = set(self._memory.too_small(bucket.workflow_hash, able))
 
         def is_pinned_to_another(member: Member) -> bool:

@@ -6,7 +6,7 @@ import structlog
 from fastapi import Header, Query, Request
 from fastapi.responses import JSONResponse
 
-from comfyrelay.comfyui.editor.workflow import drawn_file
+from comfyrelay.comfyui.editor.workflow import editor_file_in
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.errors import Conflict, FederationLoop, InvalidInput, MissingAsset
 from comfyrelay.protocol import comfy_api as wire
@@ -63,7 +63,7 @@ async def submit(
     wanted = GraphRequest(
         user=user,
         graph=body.workflow,
-        drawn=drawn_file(extra),
+        drawn=editor_file_in(extra),
         idempotency_key=None if not idempotency_key else f"{KEY_PREFIX}{idempotency_key}",
         inputs=body.inputs or {},
         metadata=body.metadata or {},

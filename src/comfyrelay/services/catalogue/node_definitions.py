@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.comfyui.graphs.node_definition_checks import in_shape
+from comfyrelay.comfyui.graphs.node_definition_checks import valid_definitions
 from comfyrelay.comfyui.graphs.node_definitions import Merging, unpack
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyError, InvalidInput, NotFound
@@ -78,7 +78,7 @@ class NodeDefinitionService:
         why = "No worker has reported its nodes."
         if self._live is not None:
             try:
-                return await asyncio.to_thread(in_shape, await self._live()), ""
+                return await asyncio.to_thread(valid_definitions, await self._live()), ""
             except ComfyError as error:
                 why = error.detail
         return await self._of_workers(of_clients=of_clients), why

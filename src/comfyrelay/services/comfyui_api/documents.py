@@ -7,7 +7,7 @@ from typing import Any
 
 from comfyrelay.comfyui.editor.filling import fill_editor_file
 from comfyrelay.comfyui.editor.layout import lay_out
-from comfyrelay.comfyui.editor.workflow import drawn_file, is_editor_file
+from comfyrelay.comfyui.editor.workflow import editor_file_in, is_editor_file
 from comfyrelay.comfyui.graphs.graph import replace_placeholders
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.errors import NotFound
@@ -28,7 +28,7 @@ class EditorDocuments:
         """Return the workflow of a job with its values. Raises `NotFound` if there is none."""
         record = (await self._prompts.records(tenant_id, [job_id])).get(job_id)
         if record is not None:
-            return await self._laid_out(drawn_file(record.extra_data) or record.graph)
+            return await self._laid_out(editor_file_in(record.extra_data) or record.graph)
         found = await self._jobs.job_workflows.filled(tenant_id, job_id, only_own=not self._users_are_owners)
         return await self._laid_out(found)
 

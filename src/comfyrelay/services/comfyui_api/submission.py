@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from comfyrelay.comfyui.editor.workflow import drawn_file
+from comfyrelay.comfyui.editor.workflow import editor_file_in
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import files_in
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
@@ -104,7 +104,7 @@ class PromptSubmission:
             GraphRequest(
                 user=request.user,
                 graph=_with_assets(graph, {place: ids[name] for place, name in names.items() if name in ids}),
-                drawn=drawn_file(request.extra_data),
+                drawn=editor_file_in(request.extra_data),
                 idempotency_key=None if request.prompt_id is None else f"{KEY_PREFIX}{request.prompt_id}",
             ),
             also=write,

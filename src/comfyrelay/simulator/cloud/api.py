@@ -36,7 +36,7 @@ class CloudApi:
                 check_host(self._process.options.host),
                 misbehaviour_middleware(self._process),
                 check_api_key(self._process.options.api_key),
-                answer_refusals,
+                refusal_middleware,
             ],
         )
         app.add_routes([*self._routes(), *self._assets.routes(), *ControlRoutes(self._process).routes()])
@@ -178,7 +178,7 @@ def check_api_key(api_key: str) -> Middleware:
 
 
 @web.middleware
-async def answer_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def refusal_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except Refused as error:

@@ -193,13 +193,13 @@ class PromptRun:
         if stuck := misbehaviours.take(Stuck, [class_type]):
             await stuck.wait_until_ended()
         if slow := misbehaviours.take(Slow, [class_type]):
-            await self._be_slow(node_id, slow.what)
+            await self._delay(node_id, slow.what)
         if misbehaviours.take(OutOfMemory, [class_type]):
             raise out_of_memory()
         if fail := misbehaviours.take(Fail, [class_type]):
             raise InjectedError(exception_type=fail.what.exception_type, message=fail.what.message)
 
-    async def _be_slow(self, node_id: str, slow: Slow) -> None:
+    async def _delay(self, node_id: str, slow: Slow) -> None:
         if not slow.steps:
             await asyncio.sleep(slow.seconds)
         for step in range(1, slow.steps + 1):

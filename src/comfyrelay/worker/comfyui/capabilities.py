@@ -84,7 +84,7 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
             info = await client.object_info(refresh=True)
         except ComfyError:
             continue
-        described.append(_described(client, stats))
+        described.append(_describe(client, stats))
         nodes.append(set(filter(_is_text, info)))
         models.append(set(filter(_is_text, installed_models(info))))
     providers = {"self_hosted": servers.own, "cloud": servers.cloud}
@@ -116,7 +116,7 @@ def _is_text(name: str) -> bool:
     return name.isprintable() and name.encode("utf-8", "ignore").decode() == name
 
 
-def _described(client: ComfyClient, stats: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(client: ComfyClient, stats: Mapping[str, Any]) -> dict[str, Any]:
     system = stats.get("system")
     devices = stats.get("devices")
     return {

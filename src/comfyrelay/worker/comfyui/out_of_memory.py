@@ -26,7 +26,7 @@ class OutOfMemoryFailover(SmartFailover):
         return super().record_failure(client_id, workflow_hash, error)
 
 
-def too_large_for(error: OutOfMemory, graph: Graph) -> str:
+def too_large_message(error: OutOfMemory, graph: Graph) -> str:
     """Explain an out-of-memory error on a GPU that the job had to itself."""
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
@@ -40,7 +40,7 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
     return f"{error.detail}, even {size}{about}. {ADVICE}"
 
 
-def runs_again(error: OutOfMemory) -> str:
+def retry_line(error: OutOfMemory) -> str:
     """Return a line for the log of a job that runs again."""
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the GPU"

@@ -153,7 +153,7 @@ class Packer:
             state.packing = replace(state.packing, remembered={name: one.result for name, one in saved.items()})
             for name, one in saved.items():
                 self._pool.memory.record_need(name, one.need_bytes, is_exact=False)
-            number = self._restorable(gpu, newest[gpu.key], free_ram)
+            number = self._count_restorable(gpu, newest[gpu.key], free_ram)
             free_ram -= number * (newest[gpu.key].machine_bytes or 0)
             log.info("worker.packing_restored", gpu=gpu.name or gpu.key, started=number, results=len(saved))
             self._start_more(gpu, state, number)
@@ -161,7 +161,7 @@ class Packer:
     def _results_of(self, gpu: GpuProcesses) -> Mapping[str, SavedResult]:
         return self._results.of(gpu.name or gpu.key, gpu.memory_bytes) if self._results is not None else {}
 
-    def _restorable(self, gpu: GpuProcesses, saved: SavedResult, free_ram: int) -> int:
+    def _count_restorable(self, gpu: GpuProcesses, saved: SavedResult, free_ram: int) -> int:
         """Return how many processes to start before any measurement; 0 if the GPU's memory is unknown."""
         if gpu.memory_bytes is None:
             return 0

@@ -126,7 +126,7 @@ class Servers:
             )
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
         # The servers that run jobs.
-        self._job_servers: dict[str, JobServer] = {name: self._wrapped(client) for name, client in self.own.items()}
+        self._job_servers: dict[str, JobServer] = {name: self._wrap(client) for name, client in self.own.items()}
         # A script does not wait in ComfyUI's queue.
         ahead_seconds = AHEAD_SECONDS if settings.prefetch and wrap_server is None else 0.0
         self._members: dict[str, Mapping[str, ComfyServer]] = {"self_hosted": self._job_servers, "cloud": self.cloud}
@@ -153,14 +153,14 @@ class Servers:
         self._completed: defaultdict[str, set[str]] = defaultdict(set)
         self._restarting: set[asyncio.Task[None]] = set()
 
-    def _wrapped(self, client: RecoveringClient) -> JobServer:
+    def _wrap(self, client: RecoveringClient) -> JobServer:
         return self._wrap_server(client) if self._wrap_server is not None else client
 
     def add(self, name: str, url: str, *, process: SupervisedProcess, gpu: str) -> None:
         """Add a managed server on this GPU."""
         client = RecoveringClient(url, timeouts=self._timeouts, deletes_history=self._deletes_history, process=process)
         self.own[name] = client
-        self._job_servers[name] = self._wrapped(client)
+        self._job_servers[name] = self._wrap(client)
         self.pool.add_server(self._job_servers[name], name=name, gpu=gpu, comfyui=client)
         self._on_change()
 

@@ -42,7 +42,7 @@ class HeartbeatLoop:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._send_news())]
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._send_changes())]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -88,7 +88,7 @@ class HeartbeatLoop:
     async def refresh(self) -> None:
         """Send a heartbeat now to get new URLs. On an error, the use of the old URLs fails."""
         try:
-            await self._beat(fresh_urls=True)
+            await self._send_heartbeat(fresh_urls=True)
         except Exception as error:
             self._failed(error)
 
@@ -102,7 +102,7 @@ class HeartbeatLoop:
         while not self._is_over():
             asked_at = loop.time()
             try:
-                await self._beat(wait_seconds=self._wait_seconds)
+                await self._send_heartbeat(wait_seconds=self._wait_seconds)
             except Exception as error:
                 self._failed(error)
                 # Retry soon, because the lease is about to expire.
@@ -114,7 +114,7 @@ class HeartbeatLoop:
             if pause > 0:
                 await asyncio.sleep(pause * random.uniform(1.0, 1.2))
 
-    async def _send_news(self) -> None:
+    async def _send_changes(self) -> None:
         while not self._is_over():
             await self._news.wait()
             await self._send()
@@ -124,7 +124,7 @@ class HeartbeatLoop:
         progress, self._progress = self._progress, None
         logs, self._logs = self._logs, []
         try:
-            await self._beat(progress=progress, logs=logs)
+            await self._send_heartbeat(progress=progress, logs=logs)
         except ControlPlaneUnreachable:
             # The next heartbeat sends this progress, unless there is newer progress.
             if self._progress is None:
@@ -138,7 +138,7 @@ class HeartbeatLoop:
     def _is_over(self) -> bool:
         return self._lease.stop is LeaseStop.LOST
 
-    async def _beat(self, **state: Any) -> None:
+    async def _send_heartbeat(self, **state: Any) -> None:
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         stop = await self._control.heartbeat(self._lease, **state)

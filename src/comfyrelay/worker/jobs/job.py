@@ -45,7 +45,7 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.protocol.progress import Phase
-from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
+from comfyrelay.worker.comfyui.out_of_memory import retry_line, too_large_message
 from comfyrelay.worker.comfyui.servers import RunHistory
 from comfyrelay.worker.files.inputs import job_folder
 from comfyrelay.worker.files.output_uploads import upload_outputs
@@ -355,7 +355,7 @@ class JobRunner:
             self.lease.about |= FailedNode(node_id=error.node_id, class_type=class_type).to_about()
         detail, gpu_bytes = error.detail, None
         if isinstance(error, OutOfMemory):
-            detail, gpu_bytes = too_large_for(error, self.lease.graph), error.gpu_bytes
+            detail, gpu_bytes = too_large_message(error, self.lease.graph), error.gpu_bytes
         # Users get a sentence, and operators get all details.
         raw = (error.raw or "")[:MAX_RAW_ERROR]
         # Other attempts on this worker would fail too, if a node or model is missing, or memory is short without a GPU.
@@ -402,7 +402,7 @@ class JobRunner:
         elif isinstance(event, JobRetrying):
             self._log_last_lines(event.error)
             if isinstance(event.error, OutOfMemory):
-                self._heartbeats.log(runs_again(event.error))
+                self._heartbeats.log(retry_line(event.error))
         if isinstance(event, JobAccepted | JobStarted | JobNoted):
             try:
                 self._tools.state.note(self.lease, runs=self._history.runs)
