@@ -131,7 +131,7 @@ class Agent:
 
     @property
     def comfyui_unreachable(self) -> list[str]:
-        """The reason why each unusable ComfyUI cannot be used."""
+        """The reasons why ComfyUIs cannot be used."""
         return self._servers.unavailable_reasons
 
     @property
@@ -141,7 +141,7 @@ class Agent:
 
     @property
     def is_without_comfyui(self) -> bool:
-        """Whether all ComfyUIs are unusable."""
+        """Whether no ComfyUI can be used."""
         return len(self._servers.unavailable_reasons) == len(self._servers.own)
 
     @property

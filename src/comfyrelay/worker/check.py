@@ -170,7 +170,7 @@ def _check_folder(settings: WorkerSettings, host: HostIdentity) -> CheckResult:
 
 
 async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckResult:
-    """Check one ComfyUI. `folder` contains its `input` and `output`, if known; `setting` is the setting for it."""
+    """Check one ComfyUI. `folder` contains its `input` and `output`, if known; `setting` is the name of its setting."""
     about = f"ComfyUI {client.url}"
     try:
         await client.check()
@@ -187,7 +187,7 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     if folder is None:
         stay = f"Job files stay in its folders input/{UPLOAD_FOLDER} and output/{UPLOAD_FOLDER}"
         advice = f"set {setting} to the folder that contains `input` and `output`"
-        elsewhere = "If it runs on another machine, delete them there from time to time, while no job runs."
+        elsewhere = "If it runs on another machine, delete them there occasionally, while no job is running."
         return _warning(about, f"{text} {stay}, because its folder is not known here: {advice}. {elsewhere}")
     if not (folder / "output").is_dir():
         return _warning(about, f"{text} But {folder} has no folder `output`: check {setting}.")

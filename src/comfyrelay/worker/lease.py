@@ -60,7 +60,7 @@ class Lease:
     preview: PreviewTarget | None = None
     # Set when a user starts watching.
     watched: Wakeup = field(default_factory=Wakeup)
-    # Details of the run for every report. Names that start with _ stay on this machine.
+    # Details of the run for every report. Names that start with _ are not sent to the server.
     about: dict[str, Any] = field(default_factory=dict)
     stop: LeaseStop | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)

@@ -32,7 +32,7 @@ def test_converted_graph_keeps_the_models_of_its_author() -> None:
 def test_missing_model_is_reported_with_its_source(value: str) -> None:
     graph = graph_with(MODEL, value=value)
     [problem] = graph_problems(graph, KNOWN)
-    words = f"is not installed on the server (input 'ckpt_name'); its author gets it from {SOURCE}"
+    words = f"is not installed on the server (input 'ckpt_name'); the workflow's author got it from {SOURCE}"
     assert problem.text.endswith(words)
     extra = {"input_name": "ckpt_name", "received_value": value}
     errors = [{"type": "value_not_in_list", "extra_info": extra}]

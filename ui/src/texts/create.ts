@@ -240,7 +240,7 @@ export const create = {
     missingTitle: "No worker has all requirements",
     missingAdvice: "Install the missing requirements, or add the job anyway. It waits until a worker has them.",
     kinds: { node: "node", model: "model" } as Readonly<Record<string, string>>,
-    source: (from: string) => `; its author gets it from ${from}`,
+    source: (from: string) => `; the workflow's author got it from ${from}`,
     package: (name: string) => `; package ${name}`,
     name: "Name",
     namePlaceholder: "Workflow name",

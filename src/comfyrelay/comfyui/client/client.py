@@ -112,7 +112,7 @@ class ComfyClient:
 
         `headers` are sent with every request, for example for a proxy. Each run saves into a new folder, so no two runs
         share a file; `keep_prefixes` keeps the file names of the graph instead. `delete_history` removes each
-        successful run from the server's history. Failed runs stay, because only the history lists their outputs.
+        successful run from the server's history. Failed runs are kept, because only the history lists their outputs.
         `node_map` is a file that names the packages of missing nodes, as `comfyrelay nodes update` writes it.
         """
         self._http = Http(url, headers=headers)
@@ -153,7 +153,7 @@ class ComfyClient:
         await self.close()
 
     async def close(self) -> None:
-        """Stop all active runs, on the server too, and close all connections."""
+        """Stop all active runs, also on the server, and close all connections."""
         await self._runs.close()
         await self._router.socket.close()
         await self._http.close()
@@ -247,7 +247,7 @@ class ComfyClient:
         return self._uploader.pop_unanswered(folder)
 
     def forget_uploads(self) -> None:
-        """Forget which files the server has, after files were removed from its input folder."""
+        """Forget all uploads, because files were removed from the server's input folder."""
         self._uploader.forget_uploads()
 
     async def submit(

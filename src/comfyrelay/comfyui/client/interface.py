@@ -31,7 +31,7 @@ class ComfyServer(Protocol):
         """Raise `ComfyError` unless the server accepts runs."""
 
     async def disconnected(self) -> None:
-        """Wait until the connection to the server is lost; forever if the client keeps no connection."""
+        """Wait until the connection to the server is lost. Never returns if the client does not keep a connection."""
 
     async def upload(
         self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None

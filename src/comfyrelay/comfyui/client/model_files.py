@@ -68,7 +68,7 @@ class ModelFiles:
         return {str(entry.get("name")): _model_file(entry) for entry in entries}
 
     async def picture(self, folder: str, file: ModelFile) -> Picture | None:
-        """Return the picture next to a file, or the one in its metadata."""
+        """Return the picture next to a file, or the picture in its metadata."""
         path = f"/experiment/models/preview/{quote(folder, safe='')}/{file.place}/{quote(file.name)}"
         async with self._http.stream("GET", path) as response:
             media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
@@ -82,7 +82,8 @@ class ModelFiles:
         return Picture(media_type=media_type, content=bytes(content))
 
     async def metadata(self, folder: str, name: str) -> Mapping[str, Any]:
-        """Return the metadata in the header of a safetensors file, or nothing. ComfyUI reads headers up to 1 MiB."""
+        """Return the metadata in a safetensors file's header, or an empty mapping. ComfyUI reads headers up to 1
+        MiB."""
         path = f"/view_metadata/{quote(folder, safe='')}"
         response = await self._http.send("GET", path, params={"filename": name})
         return object_in(response) if response.is_success else {}

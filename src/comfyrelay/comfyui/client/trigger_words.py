@@ -7,7 +7,7 @@ from typing import Any
 
 from comfyrelay.text import excerpt
 
-# A training set has thousands of tags. The most frequent ones are the useful ones.
+# A training set has thousands of tags. The most frequent tags are the most useful.
 MAX_WORDS = 24
 MAX_WORD_LENGTH = 200
 _PHRASE, _TAGS = "modelspec.trigger_phrase", "ss_tag_frequency"

@@ -55,7 +55,7 @@ class Attachment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uploaded:
-    """A file in a server's input folder. Graphs name it by `reference`."""
+    """A file in a server's input folder. In graphs, its name is `reference`."""
 
     name: str
     subfolder: str = ""
@@ -174,7 +174,7 @@ class Uploader:
         return wanted if exists else await self._send(source, wanted)
 
     async def _has(self, wanted: Uploaded, *, size: int) -> bool:
-        """Whether the server has the complete file. The name stands for the content; the size shows partial uploads."""
+        """Whether the server has the complete file. The name identifies the content; the size shows partial uploads."""
         if self._view_path is None:
             return False
         query = {"filename": wanted.name, "subfolder": wanted.subfolder, "type": "input"}

@@ -127,7 +127,7 @@ class _Reader:
         return _Field(_label(node, name, port.label), stored, inside.path)
 
     def _proxied(self, node: Node, inside: Scope, name: str) -> _Field | None:
-        """Return a field of an inner node that a subgraph shows without an input of its own."""
+        """Return a field of an inner node that a subgraph shows without a corresponding input."""
         for inner, widget in _proxies(node):
             if widget == name and inner in inside.sheet.nodes:
                 return self._own(inside, inside.sheet.nodes[inner], widget)

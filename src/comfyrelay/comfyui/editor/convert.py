@@ -85,7 +85,7 @@ def convert_workflow(
     if not graph:
         raise GraphError("The workflow has no node that runs: all of them are muted, bypassed or notes.")
     for entry in graph.values():
-        # Remove inputs that only muted nodes would provide.
+        # Remove inputs whose values would come from muted nodes.
         entry["inputs"] = {
             name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
         }
@@ -151,8 +151,8 @@ def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]
 def _within(count: int, scope: Scope) -> int:
     if count > MAX_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
         raise GraphError(
-            f"The workflow is too large: more than {MAX_NODES:,} nodes, or subgraphs within subgraphs "
-            f"beyond {DEEPEST_SUBGRAPH} levels."
+            f"The workflow is too large: more than {MAX_NODES:,} nodes, or more than "
+            f"{DEEPEST_SUBGRAPH} levels of nested subgraphs."
         )
     return count
 

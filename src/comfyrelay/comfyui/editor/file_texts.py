@@ -1,7 +1,7 @@
-"""Resolve the nodes that the file names of savers refer to, such as `%KSampler.seed%`.
+"""Resolve references to nodes in the file names of savers, such as `%KSampler.seed%`.
 
-Only the file has these names. The graph refers to the same nodes by their ids, so that each job fills in its own
-values.
+Only the editor file has the names of nodes. The graph refers to the same nodes by their ids, so that each job fills in
+its own values.
 """
 
 from collections.abc import Iterator

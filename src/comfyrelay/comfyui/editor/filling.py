@@ -10,7 +10,7 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import dump_json, fill_texts
 from comfyrelay.errors import GraphError
 
-# The file travels with every job and is written into every picture. The largest public template has 0.3 MB.
+# The file is sent with every job and written into every picture. The largest public template has 0.3 MB.
 MAX_EDITOR_BYTES = 2**20
 _VALUES = "widgets_values"
 

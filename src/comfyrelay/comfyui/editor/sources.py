@@ -289,7 +289,7 @@ class Sources:
             self._shown[sheet] = {}
             self._depth += 1
             if self._depth > DEEPEST_SUBGRAPH:
-                raise GraphError(f"The workflow is too large: subgraphs beyond {DEEPEST_SUBGRAPH} levels.")
+                raise GraphError(f"The workflow is too large: more than {DEEPEST_SUBGRAPH} levels of nested subgraphs.")
             fields = {port.name: self._first_field(sheet, port.links) for port in sheet.inputs}
             self._depth -= 1
             self._shown[sheet] = {name: field for name, field in fields.items() if field is not None}

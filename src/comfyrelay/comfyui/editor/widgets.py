@@ -21,7 +21,7 @@ _COMPARISON, _COMPARED = "IMAGECOMPARE", ["", ""]
 # Nodes that pass on a 3D model store how it was last viewed, but do not need this value.
 _VIEW, _VIEW_INPUT = "LOAD_3D", "viewport_state"
 _PLAIN_VIEW = "VIEW_OF_MODEL"
-# Types with the default value of a field whose definition has none.
+# Default values by type, for fields whose definition has no default.
 _EMPTY: dict[str, Any] = {
     **{"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""},
     _BOX: {"x": 0, "y": 0, "width": 512, "height": 512},
@@ -77,7 +77,7 @@ class Spec(NamedTuple):
 
     @property
     def is_forced(self) -> bool:
-        """Whether the input is never a field, though its type could be."""
+        """Whether the input is never a field, although its type would allow it."""
         return bool(self.options.get("forceInput"))
 
     @property
@@ -347,7 +347,7 @@ def _without_comments(text: str) -> str:
         begin = long if is_long else short
         end = text.find("*/", begin + 2) if is_long else text.find("\n", begin)
         if is_long and end == -1:
-            # This comment has no end, so later comments have no end either.
+            # This comment has no end, so neither do later ones.
             long = -1
             continue
         parts.append(text[at:begin])
@@ -360,7 +360,7 @@ def _without_comments(text: str) -> str:
 def _without_single_choices(text: str) -> str:
     """Resolve braces and escaped characters as the editor does, unless the text has a choice such as `{a|b}`.
 
-    A text with choices is not changed: each job draws its own.
+    A text with choices is not changed, because each job makes its own choices.
     """
     parts: list[str] = []
     depth = 0

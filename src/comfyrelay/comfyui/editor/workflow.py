@@ -139,7 +139,7 @@ def is_editor_file(value: object) -> bool:
 
 
 def editor_file_in(extra_data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the file that the editor sends with a graph, if any."""
+    """Return the editor file that was sent with a graph, if any."""
     info = extra_data.get("extra_pnginfo")
     workflow = info.get("workflow") if isinstance(info, dict) else None
     return workflow if isinstance(workflow, dict) and is_editor_file(workflow) else None
@@ -202,7 +202,7 @@ def read_node(value: Mapping[str, Any], *, node_id: str | None = None) -> Node:
 
 
 def type_name(value: object) -> str:
-    """Return a slot's type. A list of choices is a separate type; 0 and nothing mean any."""
+    """Return a slot's type. Lists of choices have their own type; 0 or a missing type means any type."""
     if isinstance(value, list):
         return "COMBO"
     return value if isinstance(value, str) and value else "*"
@@ -262,10 +262,10 @@ def _link(origin: object, slot: int, target: object, target_slot: object, kind: 
 
 
 def _repair_links(nodes: Mapping[str, Node], links: Mapping[str, GraphLink]) -> dict[str, Node]:
-    """Return the nodes with the links of the table, where the two disagree.
+    """Correct the links of nodes that disagree with the table of links.
 
-    An input has the link that it names if the table leads it to this node. A link that no input names belongs to the
-    input at its position, if that is free.
+    An input keeps its link if, according to the table, the link leads to this node. A link that is in no input belongs
+    to the input at its position, if that is free.
     """
     slots = {
         node.id: [slot if _leads_to(links, slot.link, node) else replace(slot, link=None) for slot in node.inputs]

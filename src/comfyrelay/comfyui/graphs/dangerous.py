@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _CODE = "it runs code or commands"
-_MACHINE = "it reads data of the machine"
+_MACHINE = "it reads data from the machine"
 _ADDRESSES = "it calls addresses that the graph chooses"
 _PATHS = "it reads or writes paths that the graph chooses"
 

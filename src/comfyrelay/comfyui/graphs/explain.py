@@ -100,7 +100,7 @@ def missing_node_text(package: str | None) -> str:
 
 
 def missing_model_text(shown: str, input_name: str, source: str | None) -> str:
-    origin = "" if source is None else f"; its author gets it from {source}"
+    origin = "" if source is None else f"; the workflow's author got it from {source}"
     return f"the model {shown} is not installed on the server (input '{input_name}'){origin}"
 
 

@@ -105,8 +105,8 @@ def is_link(value: object) -> TypeGuard[list[Any]]:
 def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
     """Return a new graph with each placeholder in the inputs replaced by its value.
 
-    A text that is exactly one placeholder becomes the value itself, so a number stays a number. All placeholders are
-    replaced in one pass, so placeholder text within a value, such as a prompt, is left alone.
+    A text that is exactly one placeholder becomes the value itself, so a number remains a number. All placeholders are
+    replaced in one pass, so placeholder text within a value, such as a prompt, is not changed.
     """
     fill = _filler(values)
     return {node_id: _fill_node(node, fill) for node_id, node in graph.items()}

@@ -42,7 +42,7 @@ _FILES = frozenset(
     }
 )
 _MEDIA = frozenset({"image", "images", "video", "videos", "audio", "mask", "latent", "mesh"})
-# Last words of names that mean an attribute of a file rather than a file: path_type, filename_delimiter.
+# A name that ends with one of these words refers to an attribute, not to a file: path_type, filename_delimiter.
 _ATTRIBUTES = frozenset(
     {
         *("type", "format", "mode", "extension", "ext", "suffix", "delimiter", "separator", "padding", "digits"),

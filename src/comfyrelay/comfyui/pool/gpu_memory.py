@@ -194,7 +194,7 @@ class GpuMemory:
         await asyncio.gather(*(self.size(member) for member in members))
 
     def larger(self, than: int, members: Iterable[Member]) -> set[str]:
-        """Return the servers whose GPU is known to have more than this memory."""
+        """Return the servers whose GPU is known to have more than `than` bytes of memory."""
         return {member.id for member in members if is_larger(self.known_size(member), than)}
 
     async def explain(self, error: OutOfMemory, bucket: Bucket, member: Member, members: Collection[Member]) -> None:

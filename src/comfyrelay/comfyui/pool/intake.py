@@ -61,7 +61,7 @@ class Intake:
         self._pending = 0
         self._none_pending = asyncio.Event()
         self._none_pending.set()
-        # By the caller's job id: events that are set once the job that is being enqueued is known.
+        # Events by the caller's job id, set when the job that is being enqueued is known.
         self._enqueueing: dict[str, asyncio.Event] = {}
 
     async def open(self, stored: StoredJobs) -> None:
@@ -87,7 +87,7 @@ class Intake:
         await self._none_pending.wait()
 
     def check_affinity(self, client_ids: Collection[str]) -> None:
-        """Check that the pool has all servers that the affinities name."""
+        """Check that the pool has all servers that are named in the affinities."""
         for digest, servers in self._affinity.items():
             named = {*servers.get("preferred_clients", ()), *servers.get("exclude_clients", ())}
             _check_known(f"affinity of workflow {digest}", named, client_ids)

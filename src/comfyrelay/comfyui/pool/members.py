@@ -82,7 +82,7 @@ class Member:
         self.durations: dict[str, float] = {}
         # Loop time of the last failure that may also make the next run fail.
         self.failed_at = float("-inf")
-        # The workflow that stays loaded.
+        # The workflow that is kept loaded.
         self.pinned: str | None = None
         # Cache key of the active or last run, and of the last completed run if no other run has started since.
         self.cache_key: str | None = None
@@ -113,7 +113,7 @@ class Member:
     def may_queue(self, bucket: Bucket, now: float, *, seconds: float) -> bool:
         """Whether the server could take another job to run after the active one.
 
-        Both must be known to take at most `seconds` and need the same models.
+        Both jobs must be known to take at most `seconds` and need the same models.
         """
         if not self._is_usable(now) or self.server.slots != 1 or self.running != 1:
             return False
@@ -194,7 +194,7 @@ class Member:
             try:
                 if await self._loss_suspected.wait(self._timings.health_interval_seconds):
                     break
-                # An active run notices a loss itself.
+                # Active runs notice a loss themselves.
                 if not self.running and (reason := await self._check()) is not None:
                     return reason
             finally:

@@ -117,7 +117,7 @@ class WorkflowPool:
         await self.close()
 
     async def open(self) -> None:
-        """Load the jobs in the queue and start connecting to the servers. A pool can be opened once."""
+        """Load the jobs in the queue and start connecting to the servers. A pool can be opened only once."""
         if self._was_opened or self._closing is not None:
             raise Conflict("A pool can be opened only once.")
         self._intake.check_affinity(self._roster.ids)
@@ -229,7 +229,7 @@ class WorkflowPool:
     def on(self, selector: str, callback: Callable[[Any], object]) -> Callable[[], None]: ...
 
     def on(self, selector: Selector, callback: Callable[[Any], object]) -> Callable[[], None]:
-        """Call a function, or start a coroutine, for each event of a type (`"job:completed"`), class, or all (`"*"`).
+        """Call a function, or start a coroutine, for each event of a type (`"job:completed"`) or class, or all (`"*"`).
 
         Returns a function that unsubscribes. Exceptions in a callback are logged.
         """
@@ -289,7 +289,7 @@ class WorkflowPool:
     async def record_too_small(self, graph: GraphSource, gpu_bytes: int) -> None:
         """Record that a workflow did not fit on a GPU of this size, which may belong to another machine.
 
-        Its jobs go to larger GPUs if there are any.
+        Jobs with this workflow go to larger GPUs if there are any.
         """
         self.memory.record_too_small(workflow_hash(read_graph(graph)), gpu_bytes)
         if len(self._roster.online) > 1:

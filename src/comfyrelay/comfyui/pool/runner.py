@@ -205,7 +205,7 @@ class Runner:
             member.completed_cache_key = key
 
     def _update_pins(self, bucket: Bucket, member: Member) -> None:
-        """Pin a workflow that is to stay loaded to one server. Unpin it after a job without this option."""
+        """Pin a workflow with `keep_loaded` to one server. Unpin it after a job without this option."""
         holders = [other for other in self._members if other.pinned == bucket.workflow_hash]
         if not bucket.keep_loaded:
             for holder in holders:
@@ -305,7 +305,7 @@ class Runner:
         return verdict
 
     def _next_attempt(self, record: Record, member: Member, verdict: FailureVerdict) -> Ticket | None:
-        """Return the ticket for the next attempt, or `None` if the job has failed for good."""
+        """Return the ticket for the next attempt, or `None` if the job has failed permanently."""
         ticket = record.ticket
         elsewhere = ticket.bucket._replace(exclude_clients=ticket.bucket.exclude_clients | {member.id})
         is_last = ticket.attempts >= ticket.max_attempts

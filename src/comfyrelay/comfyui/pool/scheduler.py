@@ -108,12 +108,12 @@ class Scheduler:
         self._awaited.pop(ticket.bucket, None)
 
     def reconsider(self, client_id: str) -> None:
-        """Consider a server again that was paused, or blocked for a workflow."""
+        """Reconsider a server that was paused, or blocked for a workflow."""
         self._unwanted.discard(client_id)
         self.wake()
 
     def reconsider_gpu(self, member: Member) -> None:
-        """Consider all servers on this server's GPU again, which may have enough memory now."""
+        """Reconsider all servers on this server's GPU, which may have enough memory now."""
         if member.gpu is not None and self._roster is not None:
             self._unwanted.difference_update(other.id for other in self._roster if other.gpu == member.gpu)
         self.wake()
@@ -137,7 +137,7 @@ class Scheduler:
         return self._roster is not None and not bucket.exclude_clients.issuperset(self._roster.ids)
 
     def close(self) -> None:
-        """Start no more jobs."""
+        """Stop starting jobs."""
         self._roster = None
         for handle in (self._turn, self._alarm):
             if handle is not None:

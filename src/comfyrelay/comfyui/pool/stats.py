@@ -13,8 +13,7 @@ from comfyrelay.domain.queue.blocks import Block
 class ClientStats:
     """Statistics of one server. `completed` and `failed` count attempts.
 
-    `blocks` has the server's failures since its last success, by workflow hash: their count, and until when the server
-    does not get the workflow.
+    `blocks` has the server's failures since its last success, by workflow hash: their count, and the end of the block.
     """
 
     state: ClientState
@@ -29,7 +28,7 @@ class ClientStats:
     blocks: Mapping[str, Block]
     # Workflows that have completed since the last connect, newest first.
     warm_hashes: tuple[str, ...]
-    # The workflow that stays loaded.
+    # The workflow that is kept loaded.
     pinned: str | None
 
     @classmethod

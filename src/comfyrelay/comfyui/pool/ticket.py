@@ -56,20 +56,19 @@ class JobOptions(Affinity, total=False):
 
     - `job_id`: an id that the caller chooses. If the pool has a job with this id, finished or not, that job is returned
       and nothing is queued. Raises `IdempotencyConflict` if that job has another graph.
-    - `priority`: jobs with a higher one go first; default 0. - `metadata`: available from the job and in each of its
-    events. - `include_outputs`: nodes (ids or titles) whose outputs come first in the result. - `attachments`: files
-    that are uploaded to the server before the run. - `preferred_clients`, `exclude_clients`: see `Affinity`. -
-    `memory_bytes`: minimum memory that the job needs on a shared GPU; a larger measured need wins. - `keep_loaded`: the
-    server that runs the job gets no other workflows while other servers can take them. The models are unloaded only if
-    another job needs the memory and does not fit elsewhere. - `cache_key`: jobs with the same key request the same
-    work. They run on one server in sequence, so that later jobs use its cache. - `max_attempts`: default 3. -
-    `retry_delay`: seconds between a failed attempt and the next; default 1. - `one_attempt_per_server`: a server that
-    causes a failure does not get the job again. The job moves to another online server, which does not count as an
-    attempt; without such a server, the job fails. - `give_up_after_seconds`: how long the job waits while no suitable
-    server is online; no limit by default. It then
-      fails with its first error, or else `RunInterrupted`.
-    - `timeouts`: timeouts of the runs.
-    - `extra_data`: JSON that is sent to ComfyUI with the graph, such as keys of partner nodes.
+    - `priority`: jobs with a higher priority go first; default 0. - `metadata`: available from the job and in each of
+    its events. - `include_outputs`: nodes (ids or titles) whose outputs come first in the result. - `attachments`:
+    files that are uploaded to the server before the run. - `preferred_clients`, `exclude_clients`: see `Affinity`. -
+    `memory_bytes`: minimum memory that the job needs on a shared GPU; a larger measured need takes precedence. -
+    `keep_loaded`: the server that runs the job gets no other workflows while other servers can take them. The models
+    are unloaded only if another job needs the memory and does not fit elsewhere. - `cache_key`: jobs with the same key
+    request the same work. They run on one server in sequence, so that later jobs use its cache. - `max_attempts`:
+    default 3. - `retry_delay`: seconds between a failed attempt and the next; default 1. - `one_attempt_per_server`: a
+    server that causes a failure does not get the job again. The job moves to another online server, which does not
+    count as an attempt; without such a server, the job fails. - `give_up_after_seconds`: how long the job waits while
+    no suitable server is online; no limit by default. The job then fails with its first error, or else
+    `RunInterrupted`. - `timeouts`: timeouts of the runs. - `extra_data`: JSON that is sent to ComfyUI with the graph,
+    such as keys of partner nodes.
     """
 
     job_id: str

@@ -42,7 +42,7 @@ class GpuProcesses:
     key: str
     name: str | None
     memory_bytes: int | None
-    # Base URLs of the processes that run or start.
+    # Base URLs of running and starting processes.
     processes: tuple[str, ...]
 
 
@@ -61,7 +61,7 @@ class GpuInventory(Protocol):
     async def remove(self, gpu_key: str, url: str) -> None:
         """Let the process finish its runs, then stop it, even if its address has changed by then.
 
-        Raises `NotFound` if it does not exist.
+        Raises `NotFound` if there is no such process.
         """
         ...
 

@@ -41,7 +41,7 @@ class InstallKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Install:
-    """An installed ComfyUI. `named` is the folder as the user knows it, `code` the one with `main.py`.
+    """An installed ComfyUI. `named` is the folder as the user knows it, `code` the folder with `main.py`.
 
     The desktop app keeps models and custom nodes in `base`, separate from its code, and `extra_models` next to its
     settings.

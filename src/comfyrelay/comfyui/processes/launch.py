@@ -94,7 +94,7 @@ def launch(
     port: int,
     variables: Sequence[str] = (),
 ) -> ProcessLaunch:
-    """Build the launch of a process with private folders. Models and custom nodes stay in the install.
+    """Build the launch of a process with private folders. Models and custom nodes are used from the install.
 
     `variables` are names of environment variables that the process gets in addition to the usual ones.
     """
@@ -137,7 +137,7 @@ def make_folders(folder: Path) -> None:
 def empty_folders(folder: Path) -> None:
     """Remove files of an earlier process, whose outputs have been downloaded or are orphaned.
 
-    Saved workflows and editor settings stay.
+    Saved workflows and editor settings are kept.
     """
     remove_parts(folder)
     for name in _TEMPORARY:

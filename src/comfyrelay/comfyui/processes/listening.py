@@ -1,4 +1,4 @@
-"""Find the folder of a ComfyUI that was started by the user of this machine.
+"""Find the folder of a ComfyUI on this machine that was started by its user.
 
 Only a ComfyUI of the same user with the usual folders is found, because files of jobs are deleted there.
 """

@@ -165,7 +165,7 @@ class Mps:
         # GPU of each process under MPS, and the processes that exited early under MPS and now run without MPS.
         self._clients: dict[str, str] = {}
         self._without_mps: set[str] = set()
-        # Processes on a GPU that had a fault: the server accepts no new client until they have exited.
+        # Processes on a GPU that had a fault. The MPS server accepts no new clients until these have exited.
         self._faulty: set[str] = set()
         self._faults: list[float] = []
         self._changed = asyncio.Event()

@@ -69,7 +69,7 @@ class ManagedOptions:
         return self.per_gpu if isinstance(self.per_gpu, int) else 1
 
     def resolve(self) -> tuple[Install, Path]:
-        """Return the ComfyUI and its Python. Raises `ConfigurationError` with what to change."""
+        """Return the ComfyUI and its Python. Raises `ConfigurationError` with advice."""
         install = resolve_install(self.folder)
         return install, find_python(install, given=self.python, setting=f"{self.setting}COMFYUI_PYTHON")
 

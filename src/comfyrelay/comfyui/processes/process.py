@@ -102,7 +102,8 @@ class ComfyProcess:
         return f"exit code {code}"
 
     async def _read_until_exit(self) -> None:
-        """Read output until the process exits. If the launcher was killed, a descendant may keep the pipe open."""
+        """Read output until the process exits. If the launcher was killed, a descendant may keep the pipe open for a
+        long time."""
         reading = asyncio.create_task(self._read_output())
         while self._child.exit_code is None and not reading.done():
             await asyncio.wait({reading}, timeout=POLL_SECONDS)

@@ -48,7 +48,7 @@ def find_python(
 
 
 def check_python(python: Path) -> tuple[str | None, str]:
-    """Return why this Python cannot run ComfyUI, or `None`, and the version of its torch."""
+    """Return why this Python cannot run ComfyUI (`None` if it can), and the version of its torch."""
     command = (str(python), "-c", "import torch; print(torch.__version__)")
     try:
         done = subprocess.run(

@@ -61,7 +61,7 @@ class ProcessExit:
 
     at: float
     reason: str
-    # Each line with the time when it was printed.
+    # The last log lines, each with the time when it was printed.
     lines: Sequence[tuple[float, str]]
 
     def lines_since(self, began: float) -> list[str]:
@@ -71,7 +71,8 @@ class ProcessExit:
 
 @dataclass(kw_only=True, eq=False)
 class ManagedProcess:
-    """A supervised ComfyUI. Its name, GPU and folder do not change on restarts; nor does its port if that is free."""
+    """A supervised ComfyUI. Its name, GPU and folder do not change on restarts; its port changes only if it is
+    taken."""
 
     name: str
     gpu: LocalGpu
@@ -414,7 +415,7 @@ class Supervisor:
     def _write_state(self, managed: ManagedProcess, process_tree: Mapping[int, float]) -> None:
         """Write the state for readers and for our next start; a full disk is ignored.
 
-        Processes recorded earlier stay recorded until they have exited.
+        Processes that were recorded earlier remain recorded until they have exited.
         """
         managed.process_tree = process_tree or managed.process_tree
         known = state_files.read(managed.folder)

@@ -22,7 +22,7 @@ from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
 
-# How often devices are read while jobs run, and the factor by which the interval is longer while idle.
+# Interval for reading the devices while jobs run, and the factor for an idle worker.
 BUSY_SECONDS = 5.0
 IDLE_FACTOR = 6
 ANSWER_SECONDS = 5.0
@@ -88,7 +88,7 @@ class Devices:
 
     @property
     def unavailable(self) -> list[Device] | None:
-        """The devices, if none of them can be used."""
+        """The devices if none of them can be used, otherwise `None`."""
         return self.current if all(device.unavailable_reason is not None for device in self.current) else None
 
     async def refresh(self) -> None:

@@ -16,7 +16,8 @@ RETRY_SECONDS = 60.0
 FILES_STAY = (
     "Job files stay in `input/comfyrelay` and `output/comfyrelay` of this ComfyUI, because its folder is not known "
     "here. Set COMFYRELAY_WORKER_COMFYUI_FOLDERS, or on a desk COMFYRELAY_DESK_COMFYUI_FOLDERS, to the folder that "
-    "contains `input` and `output`. On another machine, delete them from time to time, while no job runs."
+    "contains `input` and `output`. If it runs on another machine, delete them there occasionally, while no job is "
+    "running."
 )
 
 

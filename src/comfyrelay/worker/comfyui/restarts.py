@@ -14,7 +14,7 @@ from comfyrelay.worker.comfyui.recovery import RecoveringClient
 
 log = structlog.get_logger(__name__)
 
-# Time for a server that lost its connection or is starting to recover.
+# How long a server may take to recover after a lost connection or during its start.
 WAIT_SECONDS = 60.0
 COMMAND_SECONDS = 180.0
 FIRST_PAUSE_SECONDS = 5.0

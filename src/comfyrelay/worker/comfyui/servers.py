@@ -165,7 +165,7 @@ class Servers:
         self._on_change()
 
     async def remove(self, name: str, *, until_unused: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Remove a server. Its jobs are requeued. If `until_unused` is given, its jobs are finished, and it is
+        """Remove a server. Its jobs are requeued. With `until_unused`, its jobs are finished, and this function is
         awaited."""
         client = self.own.get(name)
         if client is None or name not in self._job_servers:
@@ -244,7 +244,7 @@ class Servers:
 
     @property
     def unavailable_reasons(self) -> list[str]:
-        """The reasons why unusable ComfyUI servers are unavailable."""
+        """The reasons why ComfyUI servers are unavailable."""
         return [why for name in self.own if (why := self.unavailable_reason(name)) is not None]
 
     def slots(self, provider: str) -> int:

@@ -233,7 +233,8 @@ def _shorten(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
-    """Return the node whose text is the job's output, if the output is text, or has any type and no file exists."""
+    """Return the node whose text is the job's output, if the output is text, or may have any type and there is no
+    file."""
     promised = lease.payload.output_mime_type
     is_text = promised.startswith("text/") or promised == "application/json"
     if not is_text and (promised != OCTET_STREAM or result.files):

@@ -19,7 +19,8 @@ log = structlog.get_logger(__name__)
 
 # EC2 gives two minutes' notice, sometimes less.
 SPOT_SECONDS = 120.0
-# Off EC2, nothing responds, so polling stops after a few attempts. These are the numbers of intervals between them.
+# Off EC2, nothing responds, so polling stops after a few attempts. These are the pauses between them, in polling
+# intervals.
 RETRY_INTERVALS = (1, 12, 60)
 ENDED_BY_GROUP = "asg_termination"
 ENDING = frozenset({"Terminated", "Warmed:Terminated"})

@@ -86,7 +86,7 @@ class HeartbeatLoop:
         self._news.notify()
 
     async def refresh(self) -> None:
-        """Send a heartbeat now to get new URLs. On an error, the use of the old URLs fails."""
+        """Send a heartbeat now to get new URLs. Errors surface when the URLs are used."""
         try:
             await self._send_heartbeat(fresh_urls=True)
         except Exception as error:

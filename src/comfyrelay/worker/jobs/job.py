@@ -64,7 +64,7 @@ log = structlog.get_logger(__name__)
 MAX_UPLOADS = 2
 MAX_RAW_ERROR = 200_000
 MAX_RETRY_SECONDS = 86_400.0
-# Key in `about`: how often later processes have continued the run. Names with _ are not sent to the server.
+# Key in `about`: how often later processes have continued the run. Names that start with _ are not sent to the server.
 RESUMES = "_resumes"
 MAX_RESUMES = 3
 # After these errors, the lease no longer belongs to this worker.
@@ -101,7 +101,7 @@ class JobRunner:
 
     @property
     def running_seconds(self) -> float:
-        """Seconds for which the job has run, or ran if it has ended."""
+        """Number of seconds for which the job has run so far."""
         if self._run_seconds is not None or self._began_at is None:
             return self._run_seconds or 0.0
         return asyncio.get_running_loop().time() - self._began_at
@@ -387,7 +387,7 @@ class JobRunner:
         await self._reporter.requeue(reason)
 
     def _on_event(self, event: PoolJobEvent) -> None:
-        # A run that waits in ComfyUI's queue has not started and may be withdrawn.
+        # A run that is waiting in ComfyUI's queue has not started and may be withdrawn.
         has_begun = isinstance(event, JobStarted) or (isinstance(event, JobAccepted) and not event.position)
         if has_begun and self.lease.phase is Phase.WAITING:
             self._start_run(event.client_id)

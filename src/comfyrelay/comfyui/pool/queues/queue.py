@@ -28,7 +28,7 @@ class PoolJobStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOutcome:
-    """How a job ended: with a result, with an error, or canceled with neither."""
+    """How a job ended: with a result or an error, or neither if it was canceled."""
 
     status: PoolJobStatus
     attempts: int
@@ -175,7 +175,7 @@ class MemoryQueue(Buckets):
         """Do nothing: the pool's registry has the outcome."""
 
     async def forget(self, job_ids: Sequence[str]) -> None:
-        """Do nothing: the queue has waiting jobs only."""
+        """Do nothing: the queue contains only waiting jobs."""
 
     async def store_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
         """Do nothing: the failover strategy has the block in memory."""
