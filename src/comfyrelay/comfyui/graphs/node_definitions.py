@@ -54,11 +54,11 @@ def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
     except (OSError, EOFError, zlib.error):
         raise InvalidInput("The data is not complete gzip data.") from None
     if len(text) > MAX_BYTES:
-        raise InvalidInput(f"Node definitions may have at most {MAX_BYTES // 1024**2} MiB.")
+        raise InvalidInput(f"Node definitions must have at most {MAX_BYTES // 1024**2} MiB.")
     if hashlib.sha256(text).hexdigest() != sha256:
         raise InvalidInput("The content does not match its hash: send the SHA-256 of the JSON text before compression.")
     if has_more_values(text, MAX_VALUES):
-        raise InvalidInput(f"Node definitions may have at most {MAX_VALUES:,} values.")
+        raise InvalidInput(f"Node definitions must have at most {MAX_VALUES:,} values.")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -221,5 +221,5 @@ def test_searches_of_a_workflow_are_limited_together() -> None:
 
 def test_too_many_senders_are_refused() -> None:
     senders = [everywhere(node_id, [("anything", "CLIP", 2)]) for node_id in range(100, 601)]
-    with pytest.raises(GraphError, match="more than 500 nodes of Use Everywhere"):
+    with pytest.raises(GraphError, match="more than 500 Use Everywhere nodes"):
         converted([loader(), *senders], [CLIP])
