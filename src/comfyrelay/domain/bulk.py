@@ -6,10 +6,10 @@ from enum import StrEnum
 
 from comfyrelay.errors import ComfyRelayError
 
-# A batch has at most this many items, and a call this many job ids.
+# Maximum number of items in a batch, and of job ids in a call.
 MAX_ITEMS = 10_000
 MAX_IDS = 1000
-# More refused jobs are counted but not listed.
+# Maximum number of refused jobs that a result lists.
 MAX_REFUSED = 100
 
 
@@ -24,7 +24,7 @@ class BulkAction(StrEnum):
 
 
 class DispatchAction(StrEnum):
-    """What operators do to jobs of any customer."""
+    """Actions of operators on jobs of any customer."""
 
     CANCEL = "cancel"
     RETRY = "retry"
@@ -46,7 +46,7 @@ class SeedMode(StrEnum):
 
 
 class WildcardMode(StrEnum):
-    """What happens to `{a|b}` and `__name__` in prompts: nothing, a random choice per job, or a job per combination."""
+    """How prompts with `{a|b}` and `__name__` are expanded: not at all, at random per job, or as one job per combination."""
 
     OFF = "off"
     RANDOM = "random"
@@ -55,8 +55,8 @@ class WildcardMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchAxis:
-    """A list that a batch combines with its other lists, for display. `key` is that of a property, or a word for lists
-    that are not properties: `input`, `tries` or `pairs`."""
+    """A list that a batch combines with its other lists, for display. `key` is the key of a property, or `input`,
+    `tries` or `pairs` for lists that are not properties."""
 
     key: str
     name: str
@@ -71,9 +71,9 @@ class RefusedJob:
 
 @dataclass(kw_only=True, slots=True)
 class BulkResult:
-    """`files` counts files deleted from a desk's output folder; `not_deleted` names the others, with the reason.
+    """`files` is the number of files deleted from a desk's output folder; `not_deleted` has the others, with reasons.
 
-    `as_of` is set by a dry run with a filter. Sent with the action, it excludes jobs that match only since then.
+    A dry run with a filter sets `as_of`. If it is sent with the action, jobs that began to match later are excluded.
     """
 
     matched: int = 0

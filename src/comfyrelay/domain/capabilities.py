@@ -6,15 +6,15 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Self
 
-# The names that a worker without any nodes or models is missing would fill a page.
+# A limit is needed, because the missing names of a worker without any nodes or models would fill a page.
 MAX_NAMES_IN_TEXT = 5
-# A refusal lists more names, because the user has to install all of them.
+# Refusals list more names, because the user has to install all of them.
 MAX_NAMES_IN_REFUSAL = 50
 # Missing names stored per kind, worker and graph.
 MAX_NAMES_STORED = 100
 
 
-# What pages show of a report: entries per list, nested levels, characters per text, and values in all.
+# Limits for showing a report on pages: entries per list, nested levels, characters per text, and values in total.
 MAX_SHOWN = 100
 MAX_SHOWN_LEVELS = 8
 MAX_SHOWN_LENGTH = 200
@@ -42,7 +42,7 @@ class Requirements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitness:
-    """Whether a worker can run a graph. `unreported` are the required kinds that the worker does not report."""
+    """Whether a worker can run a graph. `unreported` has the required kinds that the worker does not report."""
 
     fit: Fit
     text: str
@@ -75,7 +75,7 @@ class ReportedCapabilities:
         )
 
     def fitness(self, needs: Requirements) -> Fitness:
-        """Check the server with the fewest missing requirements, because a job is tried on each.
+        """Check the server with the fewest missing requirements, because a job is tried on every server.
 
         A kind that the worker does not report is unknown, not missing.
         """
@@ -118,7 +118,7 @@ def fitness(needs: Requirements, capabilities: Mapping[str, Any]) -> Fitness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapabilitySummary:
-    """The part of a report that pages show. Its size is limited, and the report may have megabytes.
+    """The part of a report that pages show. Its size is limited, because a report may have megabytes.
 
     `node_count` and `model_count` are `None` if not reported. `capabilities` is the beginning of the report, with GPUs
     first and without the nodes and models that single servers are missing.
@@ -207,7 +207,7 @@ def merge_unmet(unmet: Sequence[UnmetRequirements]) -> list[MissingRequirement]:
 
 
 def refusal_text(missing: Sequence[MissingRequirement], *, workers: int, shows_names: bool) -> str:
-    """Return why no worker could run the job."""
+    """Explain why no worker can run the job."""
     if workers == 1:
         nodes, models = _by_kind(missing)
         return f"The worker is missing {name_requirements(nodes, models, limit=MAX_NAMES_IN_REFUSAL)}."
@@ -267,7 +267,7 @@ def _model_names(reported: object) -> frozenset[str] | None:
 def _names(reported: object) -> frozenset[str] | None:
     if not isinstance(reported, list | tuple):
         return None
-    # This is faster for thousands of names from hundreds of workers, which are nearly always all strings.
+    # Fast path for thousands of names from hundreds of workers: nearly always, all of them are strings.
     if set(map(type, reported)) <= {str}:
         return frozenset(reported)
     return frozenset(name for name in reported if isinstance(name, str))
@@ -290,5 +290,5 @@ def name_requirements(node_types: Sequence[str], models: Sequence[str], *, limit
 
 
 def _more(more: int, total: int) -> str:
-    """Return how many names are not listed. At the limit of stored names, the number is unknown."""
+    """Describe how many names are not listed. At the limit of stored names, the number is unknown."""
     return "more" if total >= MAX_NAMES_STORED else f"{more} more"

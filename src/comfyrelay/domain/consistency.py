@@ -84,7 +84,7 @@ class JobFacts:
 
 
 def expected_net(charged_tokens: int, transactions: Mapping[str, int]) -> int:
-    """Return what the tokens of an ended job should sum to. An administrator may have refunded what it cost."""
+    """Return the expected sum of an ended job's transactions. An administrator may have refunded the job."""
     return min(charged_tokens, transactions.get(TransactionType.JOB_CREDIT, 0)) - charged_tokens
 
 
@@ -123,13 +123,13 @@ def _check_ledger(facts: JobFacts) -> list[Inconsistency]:
         found.append(facts.finding(FindingKind.SETTLED_EARLY, text))
     elif owed is not None and not settled:
         found.append(facts.finding(FindingKind.UNSETTLED, f"The job is {facts.status}, but has no {owed}."))
-    elif owed is not None and _is_settled_wrong(facts, owed) and not found:
+    elif owed is not None and _has_wrong_settlement(facts, owed) and not found:
         text = f"The job is {facts.status}, but its tokens sum to {facts.net} instead of {facts.expected_net}."
         found.append(facts.finding(FindingKind.SETTLED_WRONG, text))
     return found
 
 
-def _is_settled_wrong(facts: JobFacts, owed: TransactionType) -> bool:
+def _has_wrong_settlement(facts: JobFacts, owed: TransactionType) -> bool:
     """Whether the settlement or the sum is wrong. Neither is checked after a manual adjustment."""
     if TransactionType.ADJUSTMENT in facts.transactions:
         return False

@@ -8,9 +8,9 @@ MAX_EMAIL_LENGTH = 254
 MIN_PASSWORD_LENGTH = 8
 MAX_PASSWORD_LENGTH = 1024
 MIN_DIFFERENT_CHARACTERS = 5
-# Without what ends, quotes or comments an address in a mail: `a(b)@x.example` is another spelling of `a@x.example`.
+# Without the characters that end, quote or comment an address: `a(b)@x.example` is another spelling of `a@x.example`.
 _EMAIL = re.compile(r'[^@()<>\[\],;:\\"]+@[^@()<>\[\],;:\\"]+')
-# Letters, marks and symbols without any ink, which Unicode does not count as format characters.
+# Invisible letters, marks and symbols that Unicode does not count as format characters.
 _BLANK = re.compile(
     r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -30,12 +30,12 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def normalize_email(email: str) -> str:
-    """Return the form in which addresses are stored and compared: compatible characters are one, and so is case."""
+    """Return the form in which addresses are stored and compared: compatible characters and case are unified."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", email).lower())
 
 
 def email_problem(email: str) -> str | None:
-    """Explain why this is no email address; `None` if it is one."""
+    """Explain why this is not an email address; `None` if it is one."""
     normal = normalize_email(email)
     if _EMAIL.fullmatch(normal) is None:
         return "This is not an email address."
@@ -70,12 +70,12 @@ def password_problem(password: str, *, email: str | None = None) -> str | None:
 
 
 def _is_visible(char: str) -> bool:
-    """Whether a character has ink. Spaces, control and format characters and undefined characters have none."""
+    """Whether a character is visible. Spaces, control, format and undefined characters are not."""
     return not _BLANK.match(char) and unicodedata.category(char)[0] not in "CZ"
 
 
 def _is_sequence(text: str) -> bool:
-    """Whether the characters follow each other, as in `12345678` or `hgfedcba`."""
+    """Whether the characters are in sequence, as in `12345678` or `hgfedcba`."""
     # On a keyboard, 0 follows 9.
     modulus = 10 if text.isdecimal() else 0x110000
     return len({(ord(right) - ord(left)) % modulus for left, right in pairwise(text)}) == 1

@@ -10,7 +10,7 @@ class DeliveryStatus(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """State of a delivery for operators. A failing one is retried, a dead one was given up."""
+    """State of a delivery for operators. A failing delivery is retried; a dead one was abandoned."""
 
     DEAD = "dead"
     FAILING = "failing"

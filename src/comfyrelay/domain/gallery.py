@@ -22,7 +22,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
 class Mark(StrEnum):
-    """A user's mark of an output; at most one."""
+    """A user's mark on an output, which has at most one."""
 
     STARRED = "starred"
     REJECTED = "rejected"
@@ -60,7 +60,7 @@ def output_kind(mime_type: str) -> OutputKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchTerm:
-    """A search term, and the workflows whose names contain it. With `is_excluded`, it must not occur."""
+    """A search term, and the workflows whose names contain it. With `is_excluded`, the term must not occur."""
 
     text: str
     workflow_ids: frozenset[int] = frozenset()
@@ -83,7 +83,7 @@ class GalleryFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MarkChange:
-    """New marks and note of outputs. `None` leaves a field unchanged; an empty note removes it."""
+    """New marks and a new note for outputs. `None` leaves a field unchanged; an empty note removes the note."""
 
     starred: bool | None = None
     rejected: bool | None = None

@@ -1,6 +1,6 @@
-"""Identifiers and object storage paths of a server. A base install cannot import them.
+"""Identifiers and object storage paths of a server. A base install cannot import this module.
 
-Ids are time-ordered only to append to the end of indexes.
+Ids are time-ordered only so that new ones are appended to the end of indexes.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ def new_lease_token() -> str:
     return str(uuid_utils.uuid4())
 
 
-# A lease and its report need it three times.
+# Cached, because a lease and its report need the id three times.
 @lru_cache(maxsize=4096)
 def output_id(lease_token: str) -> str:
     """Return the id of a lease's output. It derives from the token, so repeated calls return the same id."""
@@ -38,7 +38,7 @@ def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str
 
 
 def more_upload_path(number: int, *, tenant_id: str, job_id: str, lease_token: str) -> str:
-    """Return the only path that a lease may upload another output to. The worker chooses its type when it signs."""
+    """Return the only path that a lease may upload another output to. The type is chosen when the URL is signed."""
     return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}-{number}"
 
 
@@ -61,7 +61,7 @@ def derived_paths(path: str) -> list[str]:
 
 
 def source_path(path: str) -> str:
-    """Return the file that a poster or preview was derived from; other paths are returned unchanged."""
+    """Return the path of the file that a poster or preview was derived from; other paths are returned unchanged."""
     for kind in ("poster", "preview"):
         source, separator, _ = path.rpartition(f".{kind}.")
         if separator and path in derived_paths(source):

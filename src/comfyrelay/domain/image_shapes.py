@@ -8,7 +8,7 @@ from dataclasses import dataclass
 _KNOWN = ((1, 1), (5, 4), (4, 3), (3, 2), (16, 10), (16, 9), (2, 1), (21, 9))
 # Relative difference up to which two ratios count as equal, because models round sizes.
 _SAME = 0.04
-# More images than this share one warning.
+# If more images than this differ, they share one warning.
 _MAX_NAMED = 3
 
 
@@ -43,7 +43,7 @@ def name_shape(width: int, height: int) -> str:
 
 
 def shape_warnings(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> list[InputWarning]:
-    """Warn about inputs whose shape differs from the result's or, if that is unknown, from the majority's."""
+    """Warn about inputs whose shape differs from that of the result or, if it is unknown, of the majority."""
     known = [shape for shape in inputs if shape.width > 0 and shape.height > 0]
     if wanted is not None:
         width, height = wanted

@@ -10,14 +10,13 @@ from typing import Any
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.media_types import OCTET_STREAM, guess_media_type, media_kind
 
-# The highest value of `max_output_files`.
+# Upper limit of `max_output_files`.
 MAX_OUTPUT_FILES = 10_000
-# The detail of an attempt with the names of the copies, in the order of the outputs. A name is empty if its output was
-# deleted.
+# Detail of an attempt: the names of the copies, in the order of the outputs. A name is empty if its output was deleted.
 COPIES = "files"
-# The detail of an attempt with the output folder of its copies, which may be relative to the data folder.
+# Detail of an attempt: the output folder of its copies, which may be relative to the data folder.
 COPIES_ROOT = "files_root"
-# Texts that a browser runs scripts in.
+# Text types in which a browser runs scripts.
 _EXECUTED = {"text/html", "text/javascript", "text/xml"}
 
 
@@ -36,7 +35,7 @@ def output_type(reported: str, promised: str) -> str | None:
 
 
 def type_of_extension(extension: str) -> str:
-    """Return the media type to store for an output that no workflow promised: of media, text, or unknown."""
+    """Return the media type to store for an output that no workflow promised: only media, plain text and JSON."""
     guessed = guess_media_type(f"output.{extension}") or OCTET_STREAM
     if guessed.startswith("text/") and guessed not in _EXECUTED:
         return "text/plain"
@@ -48,14 +47,14 @@ def _plain(mime_type: str) -> str:
 
 
 def copies_in(about: Mapping[str, Any] | None) -> dict[int, str]:
-    """Return the names of the copies that an attempt made by the number of the output, except of deleted outputs."""
+    """Return the names of an attempt's copies by output number, except those of deleted outputs."""
     return {number: name for number, name in enumerate((about or {}).get(COPIES, ()), start=1) if name}
 
 
 def split_copies(
     attempts: Iterable[Attempt], numbers: Mapping[str, Collection[int]]
 ) -> tuple[list[Attempt], list[Attempt]]:
-    """Return the attempts without the copies of some outputs, and with only these. `numbers` are the outputs by job."""
+    """Return the attempts without the copies of some outputs, and with only these. `numbers` has the outputs by job."""
     kept, removed = [], []
     for attempt in attempts:
         about, chosen = attempt.about or {}, numbers.get(attempt.job_id, ())

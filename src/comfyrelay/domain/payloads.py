@@ -59,7 +59,7 @@ class JobPayload:
     seeds: Mapping[str, int] = field(default_factory=dict)
     # Where the desk's user wants a copy of the output.
     output_folder: str | None = None
-    # The worker stops a longer run.
+    # The worker stops a run that takes longer.
     max_run_seconds: int | None = None
     # Labels by which the user finds the job.
     metadata: Mapping[str, str] = field(default_factory=dict)

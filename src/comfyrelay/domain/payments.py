@@ -12,7 +12,7 @@ VERSION = "v1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payment:
-    """Purchased tokens of a tenant, which is named by its id or by a user's email."""
+    """Tokens that a tenant has purchased. The tenant is identified by its id or by the email of a user."""
 
     event_id: str
     amount: int
@@ -29,7 +29,7 @@ class Payment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refund:
-    """A payment that the provider has returned. Without an amount, all tokens that were not returned before."""
+    """A refunded payment. Without an amount, it applies to all tokens that have not been refunded before."""
 
     event_id: str
     payment_id: str

@@ -72,8 +72,8 @@ _NUMBER_ROLES = {
 _SEED_LIMIT = 2**32 - 1
 # ComfyUI's seeds are unsigned 64-bit numbers.
 MAX_BOUND = 2**64 - 1
-# All properties of a workflow together, as JSON. Lists of workflows contain them. Ten lists of 1,000 model names of 60
-# characters have 600 KB.
+# Maximum size of all properties of a workflow as JSON, because lists of workflows contain them. Ten lists of 1,000
+# model names of 60 characters take 600 KB.
 MAX_PROPERTIES_BYTES = 2 * 1024**2
 
 
@@ -94,7 +94,7 @@ class Property:
     step: float | None = None
     is_whole: bool = False
     role: Role | None = None
-    # Key of a number that this one scales with, such as all steps for the steps of the first of two samplers.
+    # Key of a number that this one scales with: the steps of the first of two samplers scale with the total steps.
     scaled_from: str | None = None
     # A choice such as `{a|b}` in this text is drawn for each job.
     is_dynamic_prompt: bool = False
@@ -254,10 +254,10 @@ def defaults(properties: Sequence[Property], overrides: Mapping[str, Any]) -> di
 def seeds_to_draw(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> list[Property]:
-    """Return the seeds that a job gets at random.
+    """Return the seeds to draw at random for a job.
 
-    If the user sets one seed, none is random: the user wants to reproduce a result. Seeds set by an effect, and
-    defaults that users may not change, stay.
+    If the user sets one seed, none is drawn: the user wants to reproduce a result. Seeds set by an effect, and defaults
+    that users may not change, are kept.
     """
     seeds = [property_ for property_ in properties if property_.is_seed]
     if any(user_input.get(seed.key) is not None for seed in seeds):
@@ -272,16 +272,16 @@ def seeds_to_draw(
 def _default(
     prop: Property, by_key: Mapping[str, Property], overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> Any:
-    """Return the value of a property that the user does not set. A scaled one keeps its ratio to its source."""
+    """Return the value of a property that the user does not set. A scaled value keeps its ratio to its source."""
     value = overrides.get(prop.key, prop.default_value)
     source = by_key.get(prop.scaled_from or "")
     if source is None:
         return value
-    of_effect = overrides.get(source.key, source.default_value)
+    effect_value = overrides.get(source.key, source.default_value)
     # An override is relative to the effect's own value of the source.
-    base = of_effect if prop.key in overrides else source.default_value
+    base = effect_value if prop.key in overrides else source.default_value
     given = user_input.get(source.key)
-    now = of_effect if given is None else given
+    now = effect_value if given is None else given
     if now == base or problem_with(source, now) or not value or not base or value > base:
         return value
     scaled = value * now / base
@@ -365,7 +365,7 @@ def _is_finite(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppliedPreset:
-    """The values of a preset for a workflow; `ignored` are the keys that the workflow does not have."""
+    """The values of a preset for a workflow; `ignored` has the keys that the workflow does not have."""
 
     values: Mapping[str, Any]
     ignored: Sequence[str]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from comfyrelay.errors import InvalidInput
 
 MAX_SEARCH_TERMS = 10
-# While a user types, the second quote is missing.
+# The second quote is missing while the user is typing.
 _TERM = re.compile(r'(?P<minus>-?)"(?P<phrase>[^"]*)"?|(?P<word>\S+)')
 
 

@@ -1,4 +1,4 @@
-"""The space that a tenant takes without paying for it: its own graphs, and its jobs without a price."""
+"""The space that a tenant takes up without paying for it: its own graphs, and its jobs without a price."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from comfyrelay.errors import WorkflowLimitReached
 from comfyrelay.text import format_bytes
 
-# The rows of a job with its history, without its texts.
+# Size of a job's rows with its history, without its texts.
 JOB_BYTES = 4096
 
 
 def space_of_job(payload: Mapping[str, Any], *, tokens: int) -> int | None:
-    """Return the bytes that a job counts; `None` for a job with a price."""
+    """Return the size of a job that counts towards the limit; `None` for a job with a price."""
     if tokens:
         return None
     return JOB_BYTES + sum(len(value) for value in payload["values"].values() if isinstance(value, str))

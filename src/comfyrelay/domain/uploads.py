@@ -58,7 +58,7 @@ class UploadLimits:
 
 # Uploads of all guests of a desk together. The owner has no limit there.
 GUEST_LIMITS = UploadLimits(max_files=10_000, max_bytes=20 * 1024**3)
-# What uploads of guests leave free on the disk, so that outputs and databases of the owner can be written.
+# Disk space that guests' uploads must leave free, so that outputs and databases of the owner can be written.
 MIN_FREE_BYTES_OF_GUESTS = 5 * 1024**3
 
 
@@ -98,7 +98,7 @@ def tenant_of_upload(path: str) -> str | None:
 
 
 def extension_of(new: AnnouncedUpload) -> str:
-    """Return the extension for the storage path. ComfyUI tells the file format by the extension."""
+    """Return the extension for the storage path. ComfyUI recognizes the file format by the extension."""
     given = PurePosixPath(new.original_filename).suffix.lower()
     if _EXTENSION.fullmatch(given):
         return given

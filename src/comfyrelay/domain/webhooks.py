@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks.webhooks import Webhook
 
-# Delays after each failure. After the last one the delivery is given up.
+# Delays after each failure. After the last one, the delivery is abandoned.
 RETRY_DELAYS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 MAX_URL_LENGTH = 2048
 # Not public, although some Python versions report them as global: metadata services (Oracle, Azure), site-local

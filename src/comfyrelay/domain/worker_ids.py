@@ -1,11 +1,11 @@
 """Ids of workers, which operators choose. Workers import this without the packages of a server."""
 
-# The last parts of routes of a worker. The rest of such a path is the worker's id.
+# Last parts of the routes of a worker. The part of the path before is the worker's id.
 WORKER_ACTIONS = frozenset({"approve", "audit-logs", "drain", "logs", "revoke", "rotate-token", "unblock", "undrain"})
 
 
 def worker_id_problem(worker_id: str) -> str | None:
-    """Explain why a worker cannot have this id, which is a part of URLs; `None` if it can."""
+    """Explain why a worker cannot have this id, which is part of URLs; `None` if it can."""
     if not worker_id.isprintable():
         return "A worker id must not contain control or invisible characters."
     parts = worker_id.split("/")

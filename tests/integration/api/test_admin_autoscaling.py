@@ -242,7 +242,7 @@ async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) 
     await desk.send("PATCH", HOME, {"autoscaling": {"min_machines": 2}})
     found = await desk.get(f"{HOME}/desired")
     assert found["desired"] == 2
-    assert "the minimum is 2" in found["reason"]
+    assert "the minimum is now 2" in found["reason"]
     # reading the number records no decision
     assert (await desk.get(f"{HOME}/decisions"))["items"] == []
     problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)

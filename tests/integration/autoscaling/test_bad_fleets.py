@@ -45,7 +45,7 @@ async def test_invalid_fleet_is_paused_with_its_reason_and_others_are_scaled(wor
     for name, other in others.items():
         assert await other.present() == []
         [decision] = await other.decisions()
-        assert "paused, its settings cannot be read: " in decision.reason, name
+        assert "paused, because its settings cannot be read: " in decision.reason, name
         await world.engine.autoscaling.views.set_paused(Stage.PRODUCTION, other.fleet, is_paused=True)
     assert len(await world.engine.autoscaling.views.all()) == len(others) + 1
     for other in others.values():

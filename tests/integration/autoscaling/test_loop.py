@@ -125,7 +125,7 @@ class TestLaunching:
         await fleets.decide()
         assert len(fleets.provider.launches) == 1
         [last, *_] = await fleets.decisions()
-        assert last.reason.endswith("; launching 0 of 1: There is no group (tried again in 60 s)")
+        assert last.reason.endswith("; launching 0 of 1: There is no group (next attempt in 60 s)")
         await fleets.pass_time(61)
         await fleets.decide()
         assert len(fleets.provider.launches) == 2
@@ -361,7 +361,7 @@ class TestFailures:
         assert {order.end_reason for order in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
-        assert "no machine of the last 3 launch rounds became a worker" in last.reason
+        assert "none of the machines from the last 3 launch rounds became a worker" in last.reason
         # A registered worker resets the count.
         await fleets.pass_time(301)
         await fleets.decide()

@@ -43,7 +43,7 @@ async def test_machine_with_a_registered_worker_is_not_a_wait_reason(fleets: Fle
     ("limit", "words"),
     [
         ({"max_machines": 0}, "the limit is 0 machines"),
-        ({"cost_per_hour": 0.1}, "the limit is 0.1 an hour"),
+        ({"cost_per_hour": 0.1}, "the cost limit is 0.1 per hour"),
         ({"is_paused": True}, "the fleet is paused"),
     ],
 )
@@ -60,7 +60,7 @@ async def test_provider_message_is_shown_only_to_operators(fleets: Fleets) -> No
     waiting = await wait_reason(fleets)
     assert (
         waiting.text
-        == "No online worker has this workflow. No machine can be launched: its provider refuses launches now."
+        == "No online worker has this workflow. No machine can be launched: its provider currently refuses launches."
     )
 
 

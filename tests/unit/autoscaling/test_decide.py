@@ -62,7 +62,7 @@ def test_booting_machine_is_canceled_when_no_job_waits(policy: Policy) -> None:
     seen = fleet(busy(), booting("soon", left=5), booting("late", left=170), policy=policy)
     found = plan([], seen)
     assert found.end == ["late", "soon"]
-    assert "no job waits for them: terminating 2 that are still booting" in found.reason
+    assert "no jobs are waiting: terminating 2 machines still booting" in found.reason
     assert plan([waiting(1)], seen).end == []
     assert plan([], replace(seen, following_jobs=2.0)).end == []
     assert plan([], fleet(booting(), policy=policy)).is_empty
@@ -265,7 +265,7 @@ def test_hourly_cost_is_limited() -> None:
     )
     found = plan([waiting(100)], seen)
     assert found.launch == (Launch(count=2, instance_type="g"),)
-    assert "the limit is 1 an hour" in found.reason
+    assert "the cost limit is 1 per hour" in found.reason
 
 
 def test_next_type_is_launched_if_the_first_exceeds_the_cost_limit() -> None:
@@ -287,7 +287,7 @@ def test_over_budget_stops_the_most_expensive_idle_machines_first() -> None:
     others = [ready(name, idle=500.0, price_per_hour=1.0) for name in ("a", "b")]
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
     assert found.end == ["dear"]
-    assert "1 machine beyond the limits; terminating 1 of them" in found.reason
+    assert "1 machine over the limits: terminating 1" in found.reason
     # Busy machines are never stopped; of idle ones the paid ones are first.
     with_busy = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
     assert plan([], with_busy).end == ["a", "b"]
@@ -298,7 +298,7 @@ def test_external_machines_are_never_stopped(policy: Policy) -> None:
     external = [ready(f"external{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
     found = plan([], fleet(*external, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
     assert found.end == ["own"]
-    reason = "2 machines beyond the limits; terminating 1 of them, never busy or foreign ones"
+    reason = "2 machines over the limits: terminating 1 (never busy or foreign ones)"
     assert reason in found.reason
     assert plan([], fleet(*external, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
 
@@ -322,14 +322,14 @@ def test_fleet_without_workflows_launches_no_machine() -> None:
 def test_refused_types_are_not_requested_again() -> None:
     found = plan([waiting(5)], fleet(all_types_refused=True))
     assert found.is_empty
-    assert "launching 0 of 5: none of its instance types is available now" in found.reason
+    assert "launching 0 of 5: none of its instance types is currently available" in found.reason
 
 
 def test_failed_boots_stop_launches_until_a_single_retry() -> None:
     broken = fleet(failed_boots=3, failed_boot_seconds_ago=10.0)
     found = plan([waiting(50)], broken)
     assert found.is_empty
-    assert "no machine of the last 3 launch rounds became a worker (tried again in 290 s)" in found.reason
+    assert "none of the machines from the last 3 launch rounds became a worker (next attempt in 290 s)" in found.reason
     after_pause = replace(broken, failed_boot_seconds_ago=301.0)
     assert launched(plan([waiting(50)], after_pause)) == 1
     assert plan([waiting(50)], replace(after_pause, machines=[booting()])).is_empty
@@ -393,7 +393,7 @@ def test_unknown_time_zone_is_named() -> None:
 def test_paused_fleet_is_not_scaled_and_states_why() -> None:
     found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
     assert found.is_empty
-    assert "paused, nothing is done" in found.reason
+    assert "paused: no action taken" in found.reason
 
 
 @pytest.mark.parametrize("seen", [fleet(is_dry_run=True), fleet(can_launch=False)])
@@ -401,7 +401,7 @@ def test_report_states_the_planned_action(seen: ObservedFleet) -> None:
     found = plan([waiting(9)], seen)
     assert found.is_report
     assert launched(found) > 0
-    assert "nothing is done" in found.reason
+    assert "no action taken" in found.reason
 
 
 # Several fleets.
@@ -433,7 +433,7 @@ def test_work_of_a_cluster_fleet_is_not_launched_twice() -> None:
     work = [waiting(4, jobs_per_second=0.01)]
     found = plans(work, dear, cheap)
     assert [launched(fleet_plan) > 0 for fleet_plan in found] == [False, True]
-    assert "its cluster acts on it" in found[1].reason
+    assert "the cluster acts on this decision" in found[1].reason
 
 
 def test_faster_fleet_wins_at_equal_price() -> None:
@@ -511,7 +511,7 @@ class TestUnknownPrices:
     def test_first_machine_without_a_price_is_launched_alone(self) -> None:
         first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
         assert launched(first) == 1
-        assert "the price of the first machine is not known yet" in first.reason
+        assert "the price of the first machine is not yet known" in first.reason
         assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
 
     def test_cost_limit_uses_the_highest_known_price(self) -> None:
@@ -522,7 +522,7 @@ class TestUnknownPrices:
     def test_zero_budget_launches_no_machine(self, machines: tuple[ObservedMachine, ...]) -> None:
         found = plan([], fleet(*machines, min_machines=8, cost_per_hour=0.0))
         assert found.is_empty
-        assert "the limit is 0 an hour" in found.reason
+        assert "the cost limit is 0 per hour" in found.reason
 
     def test_machines_without_any_price_count_as_free(self) -> None:
         assert launched(plan([], fleet(ready(), min_machines=8, cost_per_hour=4.0))) == 7

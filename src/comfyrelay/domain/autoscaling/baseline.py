@@ -1,9 +1,9 @@
 """The baseline policy: CloudWatch alarms on queue depth.
 
 They scale from zero to one machine while jobs wait, then to a target backlog of 2 per worker, and to zero after 15
-minutes without work. An alarm reads metrics that are published once a minute, acts after another minute, and at most
-once a minute. Beyond one machine it can require several high data points in a row. Target tracking scales in only after
-15 low minutes in a row, and busy machines are protected.
+minutes without work. Metrics are published once a minute. An alarm acts one minute later, and at most once a minute.
+Beyond the first machine, it can require several consecutive high data points. Target tracking scales in only after 15
+consecutive low minutes. Busy machines are protected.
 """
 
 from dataclasses import dataclass, field
@@ -32,10 +32,10 @@ class _Published:
 
 @dataclass(slots=True)
 class Alarms:
-    """Published metrics of a fleet as its alarms read them, a minute late. Times are in seconds.
+    """Published metrics of a fleet as its alarms read them: one minute late. Times are in seconds.
 
-    Target tracking scales out after `points` data points above the target in a row. The source of this policy can be
-    read as one; the alarms that AWS creates need three.
+    Target tracking scales out after `points` consecutive data points above the target. The description of this policy
+    can be read as requiring one; the alarms that AWS creates need three.
     """
 
     points: int = 1
@@ -96,13 +96,13 @@ def is_unconfirmed(fleet: ObservedFleet) -> bool:
 
 
 def has_acted(fleet: ObservedFleet) -> bool:
-    """Whether the alarms have acted on the current metrics. They act once."""
+    """Whether the alarms have already acted on the current metrics. They act only once."""
     alarm = fleet.alarm
     return alarm is not None and any(ago <= alarm.seconds_ago for ago in fleet.launches_ago)
 
 
 def to_end(fleet: ObservedFleet, queued: int, minimum: int) -> list[ObservedMachine]:
-    """Return the machines that scaling in terminates."""
+    """Return the machines to terminate when scaling in."""
     capacity = [machine for machine in fleet.machines if is_capacity(machine)]
     idle = [machine for machine in capacity if can_terminate(machine)]
     idle.sort(key=lambda machine: (-machine.idle_seconds, machine.id))

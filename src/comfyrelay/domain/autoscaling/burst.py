@@ -1,4 +1,4 @@
-"""Decide which waiting jobs go to the cloud: self-hosted first, and within the budget.
+"""Decide which waiting jobs go to the cloud: only those that self-hosted workers cannot run in time, within the budget.
 
 The queue is simulated in order. Each job takes the first free slot, so a job that goes to the cloud frees its slot for
 the next one. Costs are in integer millionths of the currency unit.
@@ -25,7 +25,7 @@ class WaitingJob:
     workflow_hash: str = ""
     seconds: float
     waited_seconds: float = 0.0
-    # The strictest limit of its effect, tenant and job. `None` means no limit.
+    # The shortest limit of its effect, tenant and job. `None` means no limit.
     accepts_seconds: float | None = None
     may_burst: bool = False
     # Whether it has gone to the cloud before.
@@ -40,7 +40,7 @@ class WaitingJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstRunner:
-    """A worker or a booting machine, and what it may run."""
+    """A worker or a booting machine, and the workflows that it may run."""
 
     machine: ObservedMachine
     workflows: frozenset[int]
@@ -56,7 +56,7 @@ class BurstRunner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstBudget:
-    """Hourly cost limits for bursts, and how much is spent or reserved. `None` means no limit."""
+    """Hourly cost limits for bursts, and the amounts spent or reserved. `None` means no limit."""
 
     limit_micros: int | None = None
     spent_micros: int = 0
@@ -73,12 +73,12 @@ class BurstBudget:
         return is_within_limit and (limit is None or after.workflow_spent_micros[job.workflow] <= limit)
 
     def spend(self, job: WaitingJob) -> "BurstBudget":
-        """Return the budget after this job."""
-        of_workflow = self.workflow_spent_micros.get(job.workflow, 0) + job.expected_cost_micros
+        """Return the budget that is left after this job."""
+        workflow_micros = self.workflow_spent_micros.get(job.workflow, 0) + job.expected_cost_micros
         return replace(
             self,
             spent_micros=self.spent_micros + job.expected_cost_micros,
-            workflow_spent_micros={**self.workflow_spent_micros, job.workflow: of_workflow},
+            workflow_spent_micros={**self.workflow_spent_micros, job.workflow: workflow_micros},
         )
 
 
@@ -112,14 +112,14 @@ class BurstDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstPlan:
-    """`stays` says why jobs that wait longer than they accept are not moved, by dispatch id."""
+    """`stays` has the reasons why jobs that wait longer than they accept are not moved, by dispatch id."""
 
     moves: Sequence[BurstDecision]
     stays: Mapping[int, str]
 
 
 def accepted_wait(*limits: float | None) -> float | None:
-    """Return the strictest limit that is set."""
+    """Return the shortest limit that is set."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -184,7 +184,7 @@ def _reason(total: float, accepts: float) -> str:
 
 
 class _Slots:
-    """When each slot becomes free in the simulated queue."""
+    """The times at which the slots become free in the simulated queue."""
 
     def __init__(self, runners: Sequence[BurstRunner]) -> None:
         self._runners = [runner for runner in runners if runner.machine.state is not MachineState.DRAINING]

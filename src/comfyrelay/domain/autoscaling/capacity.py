@@ -1,4 +1,4 @@
-"""Capacity of machines: how much work they take, how long work waits, and how many machines arriving work needs."""
+"""Capacity of machines: how much work they can do, how long work waits, and how many machines arriving work needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from comfyrelay.domain.autoscaling.learning import UNKNOWN_SECONDS
 from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine, QueuedWork
 from comfyrelay.domain.autoscaling.policies import Weights
 
-# Arriving work that keeps a machine busy for a smaller share of its time does not justify a machine.
+# Arriving work that keeps a machine busy for less than this share of the time does not justify a machine.
 MIN_LOAD = 0.1
-# Tolerance for float sums: 2.0000000001 machines are two.
+# Tolerance for float sums: 2.0000000001 machines count as two.
 ROUNDING = 1e-9
 
 
@@ -37,9 +37,9 @@ def queued_seconds(work: QueuedWork) -> float:
 
 
 def arrival_rate(work: QueuedWork, boot_seconds: float) -> float:
-    """Return the arrivals per second, or 0 if they were observed for less than a boot time.
+    """Return the arrivals per second, or 0 if they have been observed for less than a boot time.
 
-    Waiting jobs are staffed separately, so they do not count.
+    Waiting jobs do not count, because they are staffed separately.
     """
     if work.arrivals_seconds < boot_seconds:
         return 0.0
@@ -48,7 +48,7 @@ def arrival_rate(work: QueuedWork, boot_seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Number of machines with a speed of 1 that arriving work keeps busy: `to_keep`."""
+    """Load of arriving work. `to_keep` is the number of machines with a speed of 1 that it keeps busy."""
 
     to_keep: float = 0.0
     jobs_per_second: float = 0.0
@@ -57,10 +57,10 @@ class Load:
 
     @property
     def to_launch(self) -> float:
-        """The load without the newest arrival, unless it waits.
+        """The load without the newest arrival, unless jobs are waiting.
 
-        The newest arrival alone launches nothing: just after an arrival a constant load looks one higher, and the
-        decision would oscillate.
+        The newest arrival alone launches nothing: just after an arrival, a constant load looks higher by one arrival,
+        and the decision would oscillate.
         """
         if self.is_waiting or self.jobs_per_second <= 0:
             return self.to_keep
@@ -86,10 +86,10 @@ def arriving_load(work: QueuedWork, boot_seconds: float) -> Load:
 
 
 def reserve(load: float, weights: Weights, *, is_bursty: bool) -> float:
-    """Return the reserve for a load. It grows with the square root, as fluctuations do.
+    """Return the reserve for a load. It grows with the square root of the load, like random fluctuations.
 
-    In bursts, the reserve of a load below one machine is proportional. A steady load below one machine has none: a
-    whole machine more would double its cost, and a second one is launched when a job waits.
+    For a bursty load below one machine, the reserve is proportional to the load. A steady load below one machine has no
+    reserve: an additional machine would double the cost, and a second one is launched when a job waits.
     """
     if is_bursty:
         return weights.spare * min(load, sqrt(load))
@@ -102,7 +102,7 @@ def machines_for(load: float, spare: float) -> int:
 
 
 def slots_free_in(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
-    """Return pairs: in how many seconds how many slots become free."""
+    """Return pairs of seconds and the number of slots that become free after that time."""
     if machine.state is MachineState.BOOTING:
         return ((max(0.0, machine.boot_seconds_left), machine.slots),)
     running = _running_jobs(machine)
@@ -112,7 +112,7 @@ def slots_free_in(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
 
 
 def free_slots(machine: ObservedMachine, within: float) -> int:
-    """Return how many more jobs a machine can start, now, after booting, or when its jobs end within this time."""
+    """Return how many more jobs a machine can start now, after booting, or when its jobs end within this time."""
     if not is_capacity(machine):
         return 0
     if machine.state is MachineState.BOOTING or machine.busy_seconds_left < within:
@@ -125,7 +125,7 @@ def _running_jobs(machine: ObservedMachine) -> int:
 
 
 def work_capacity(machines: Sequence[ObservedMachine], within: float) -> float:
-    """Return the seconds of work that these machines can do within this time, in addition to their running jobs."""
+    """Return how many seconds of work these machines can do within this time, in addition to their running jobs."""
     return sum(
         machine.speed * slots * max(0.0, within - start)
         for machine in machines
@@ -135,7 +135,7 @@ def work_capacity(machines: Sequence[ObservedMachine], within: float) -> float:
 
 
 def expected_wait(seconds: float, machines: Sequence[ObservedMachine]) -> float | None:
-    """Return when this much work would have started if these machines share it; `None` without machines."""
+    """Return the seconds until all this work has started on these machines; `None` if there are no machines."""
     slots = sorted(
         (start, machine.speed * count)
         for machine in machines

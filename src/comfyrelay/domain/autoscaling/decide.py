@@ -38,7 +38,8 @@ from comfyrelay.domain.autoscaling.spec import Policy, scheduled_minimum
 def decide(snapshot: StageSnapshot) -> Sequence[FleetPlan]:
     """Return one plan per fleet, in order.
 
-    Work that several fleets serve is staffed once: by existing machines, then by the cheapest fleet, then the fastest.
+    Work that several fleets can serve is staffed only once: by existing machines, then by the cheapest fleet, and among
+    equally cheap fleets by the fastest.
     """
     stage = _Stage(snapshot)
     plans = {fleet.slug: _plan(stage, fleet) for fleet in stage.by_price}
@@ -50,7 +51,7 @@ def _plan(stage: "_Stage", fleet: ObservedFleet) -> FleetPlan:
         return stage.plan(fleet)
     except Exception as error:
         # An overflow in one fleet must not affect the others.
-        why = f"nothing is done: the decision failed ({type(error).__name__}: {error})"
+        why = f"no action taken: the decision failed ({type(error).__name__}: {error})"
         return FleetPlan(
             fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{reasons.machines(fleet)}: {why}"
         )
@@ -58,10 +59,7 @@ def _plan(stage: "_Stage", fleet: ObservedFleet) -> FleetPlan:
 
 @dataclass(kw_only=True, slots=True)
 class _UnservedWork:
-    """The part of a workflow's queue that no machine takes yet.
-
-    `seconds` includes expected arrivals; `jobs` are waiting ones.
-    """
+    """The part of a workflow's queue that no existing machine can take. `seconds` includes expected arrivals."""
 
     jobs: float
     seconds: float
@@ -69,7 +67,7 @@ class _UnservedWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Proposal:
-    """What a policy wants before limits: additional machines, or machines to terminate."""
+    """The machines that a policy would launch or terminate before limits are applied."""
 
     more: int
     why: str
@@ -84,7 +82,7 @@ class _Stage:
         self.capacity = {
             fleet.slug: sum(is_capacity(machine) for machine in fleet.machines) for fleet in snapshot.fleets
         }
-        # Arrivals count once they were observed for the shortest boot time of the fleets that could serve them.
+        # Arrivals count once they have been observed for the shortest boot time of the fleets that could serve them.
         boots: dict[int, float] = {}
         for fleet in snapshot.fleets:
             for number in fleet.workflows & self.work.keys():
@@ -99,7 +97,7 @@ class _Stage:
         observed = f"{reasons.work(jobs, _total_seconds(work))}, {reasons.machines(fleet)}"
         if fleet.scaling.is_paused:
             why = fleet.scaling.unreadable
-            why = "paused, nothing is done" if why is None else f"paused, its settings cannot be read: {why}"
+            why = "paused: no action taken" if why is None else f"paused, because its settings cannot be read: {why}"
             return FleetPlan(fleet=fleet.slug, desired=self.capacity[fleet.slug], reason=f"{observed}: {why}")
         minimum = max(fleet.scaling.limits.min_machines, scheduled_minimum(fleet.scaling.schedules, self.now))
         if fleet.scaling.policy is Policy.REFERENCE:
@@ -115,14 +113,14 @@ class _Stage:
             for fleet in self.by_price
         }
         unserved = {}
-        # While jobs wait for a fleet, arrivals until a machine could start count as work, too.
+        # If jobs wait for a fleet, the arrivals expected until a new machine could start count as work, too.
         counted: set[int] = set()
         for fleet in self.by_price:
             numbers = fleet.workflows & self.work.keys()
             if any(self.work[number].jobs for number in numbers):
                 counted |= numbers
         serving = {number: [fleet for fleet in self.by_price if number in fleet.workflows] for number in counted}
-        # Workflows with the fewest fleets come first: the others have alternatives.
+        # Workflows that the fewest fleets serve come first, because the others have alternatives.
         for number in sorted(serving, key=lambda number: (len(serving[number]), number)):
             work = self.work[number]
             arrivals = max(arrival_rate(work, fleet.boot_seconds) * _horizon(fleet) for fleet in serving[number])
@@ -137,7 +135,7 @@ class _Stage:
                 started = min(jobs, free[fleet.slug])
                 free[fleet.slug] -= started
                 jobs -= started
-            # A job runs on one machine, and booting machines have their jobs already.
+            # A job runs on one machine, and jobs are already assigned to booting machines.
             unserved[number] = _UnservedWork(jobs=min((work.jobs + arrivals) * seconds / total, jobs), seconds=seconds)
         return unserved
 
@@ -150,7 +148,7 @@ class _Stage:
         if more > 0:
             wait = expected_wait(_total_seconds(work), [*fleet.machines, *_booting(fleet, more)]) or 0.0
             if minimum - own == more:
-                why = f"the minimum is {minimum} now"
+                why = f"the minimum is now {minimum}"
             elif jobs:
                 why = f"{reasons.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
                 if more > known:
@@ -164,16 +162,16 @@ class _Stage:
     def _end_idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Proposal:
         """Judge each machine by its own idle time: idling longer than a boot costs more than booting again.
 
-        Machines that still boot when no job waits are canceled, because others have taken the jobs of their launch.
-        In a fleet that is used in bursts they boot on for the jobs that usually follow.
+        Machines that are still booting when no jobs wait are canceled, because other machines have taken the jobs for
+        which they were launched. In a bursty fleet, they continue to boot for the jobs that usually follow.
         """
         own = self.capacity[fleet.slug]
         late = _booting_longest_first(fleet)[: max(0, own - max(keep, 1))]
         if late and jobs == 0 and fleet.following_jobs <= 0:
-            return _Proposal(more=0, why=f"no job waits for them: {reasons.ending(late, 0.0)}", end=late)
+            return _Proposal(more=0, why=f"no jobs are waiting: {reasons.ending(late, 0.0)}", end=late)
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
         idle = sum(is_idle(machine) for machine in fleet.machines)
-        # Idle machines that the waiting jobs will take in a moment stay.
+        # Keep the idle machines that the waiting jobs are about to use.
         spare = min(own - keep, idle - ceil(jobs / fleet.slots))
         ended: list[ObservedMachine] = []
         for machine in _idle_longest_first(fleet)[: max(0, spare)]:
@@ -192,16 +190,17 @@ class _Stage:
         return _Proposal(more=0, why=why)
 
     def _for_queue(self, fleet: ObservedFleet) -> int:
-        """Return the additional machines needed to finish waiting work soon after they could start."""
+        """Return the number of additional machines needed to finish the waiting work soon after they could start."""
         unserved = [
             work for number, work in self.unserved.items() if number in fleet.workflows and work.seconds > ROUNDING
         ]
         return _machines_needed(fleet, sum(work.seconds for work in unserved), sum(work.jobs for work in unserved))
 
     def _for_arrivals(self, fleet: ObservedFleet, machines: float) -> int:
-        """Return the machines for a load, with the reserve of the policy. Regular arrivals need no reserve.
+        """Return the number of machines for a load, with the reserve of the policy. Regular arrivals need no reserve.
 
-        A first machine is launched for waiting jobs, and stays by the learnt gaps between them.
+        The first machine does not count here: it is launched for waiting jobs, and the learnt idle gaps decide how long
+        it stays.
         """
         load = machines / (preferred_type(fleet).speed * fleet.slots)
         spare = reserve(load, WEIGHTS[fleet.scaling.policy], is_bursty=fleet.following_jobs > 0)
@@ -209,9 +208,9 @@ class _Stage:
         return needed if needed > 1 else 0
 
     def _with_following_jobs(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
-        """Return the machines for waiting jobs and the jobs that usually follow, if no machine runs.
+        """If no machine is running, return the number of machines for the waiting jobs and those that usually follow.
 
-        The following jobs should not wait for a second boot.
+        The following jobs should not have to wait for a second boot.
         """
         following = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
         if not jobs or following <= 0:
@@ -223,7 +222,7 @@ class _Stage:
         return needed - sum(self.capacity[other.slug] for other in serving)
 
     def _in_other_fleets(self, fleet: ObservedFleet, *, cheaper: bool = False) -> int:
-        """Count the machines of other fleets, or only of cheaper ones, that take a share of this fleet's arrivals."""
+        """Count the machines of other fleets (or only of cheaper ones) that take a share of this fleet's arrivals."""
         found = 0
         for other in self.by_price:
             if other.slug == fleet.slug:
@@ -237,7 +236,7 @@ class _Stage:
         return found
 
     def _shared_load(self, fleet: ObservedFleet, other: ObservedFleet) -> Load:
-        """Return the load of the workflows that both serve. It is cached, because both fleets query it."""
+        """Return the load of the workflows that both fleets serve. It is cached, because each fleet queries it."""
         pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
         if pair not in self.shared_loads:
             both = fleet.workflows & other.workflows & self.load.keys()
@@ -248,7 +247,7 @@ class _Stage:
         own = self.capacity[fleet.slug]
         more = max(baseline.wanted(fleet, jobs), minimum) - own
         if more > 0 and baseline.has_acted(fleet):
-            return _Proposal(more=0, why="its alarms have acted and are evaluated again in a minute")
+            return _Proposal(more=0, why="its alarms have acted and will be evaluated again in a minute")
         if more > 0 and own >= minimum and baseline.is_unconfirmed(fleet):
             return _Proposal(more=0, why="its alarms need more high data points")
         if more > 0:
@@ -275,11 +274,11 @@ class _Stage:
         if launched and not is_dry_run and (fleet.can_launch or fleet.is_scaled_externally):
             self._serve(fleet, space, launched)
         if is_dry_run and (fleet.can_launch or fleet.is_scaled_externally):
-            why += " (dry run: nothing is done)"
+            why += " (dry run: no action taken)"
         elif is_report and fleet.is_scaled_externally:
-            why += " (its cluster acts on it)"
+            why += " (the cluster acts on this decision)"
         elif is_report:
-            why += " (this fleet only reports: nothing is done)"
+            why += " (this fleet only reports: no action taken)"
         return FleetPlan(
             fleet=fleet.slug,
             desired=own + launched - len(proposal.end),
@@ -317,24 +316,24 @@ def _price(fleet: ObservedFleet) -> tuple[float, float, str]:
 
 
 def _horizon(fleet: ObservedFleet) -> float:
-    """Return the time within which existing machines must finish waiting work so that no other is launched."""
+    """Return the time limit for waiting work: if existing machines can finish it by then, launch none."""
     weights = WEIGHTS.get(fleet.scaling.policy)
     return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
 
 
 def _work_of_new(fleet: ObservedFleet, speed: float) -> float:
-    """Return the seconds of work that a machine launched now can do by the horizon."""
+    """Return how many seconds of work a machine launched now can do by the horizon."""
     return speed * fleet.slots * (_horizon(fleet) - fleet.boot_seconds or 60.0)
 
 
 def _machines_needed(fleet: ObservedFleet, seconds: float, jobs: float) -> int:
-    """Return the new machines for this much work; at most one per slot's job, because a job runs on one machine."""
+    """Return the number of new machines for this work, with no more slots than jobs: a job runs on one machine."""
     by_work = seconds / _work_of_new(fleet, preferred_type(fleet).speed)
     return ceil(min(by_work, jobs / fleet.slots) - ROUNDING)
 
 
 def _booting(fleet: ObservedFleet, number: int) -> list[ObservedMachine]:
-    """Combine new machines into one with all their slots: only their total matters."""
+    """Combine new machines into one with all their slots, because only the total matters."""
     if number <= 0:
         return []
     combined = ObservedMachine(
@@ -348,7 +347,7 @@ def _booting(fleet: ObservedFleet, number: int) -> list[ObservedMachine]:
 
 
 def _last_idle_seconds(fleet: ObservedFleet) -> float:
-    """Return how long the last machine idles: as set, or by the learnt gaps."""
+    """Return how long the last machine may idle: the configured time, or one based on the learnt gaps."""
     if fleet.scaling.last_idle_seconds is not None:
         return fleet.scaling.last_idle_seconds
     weights = WEIGHTS[fleet.scaling.policy]
@@ -361,7 +360,7 @@ def _idle_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:
 
 
 def _dispensable(fleet: ObservedFleet) -> list[ObservedMachine]:
-    """Return idle machines, then booting ones with the longest boot time left, and never a busy one."""
+    """Return idle machines, then booting machines (those with the longest boot time left first), but no busy ones."""
     return _idle_longest_first(fleet) + _booting_longest_first(fleet)
 
 

@@ -11,12 +11,12 @@ from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFlee
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import InstanceType, scheduled_minimum
 
-# A decision lists this many machines, in addition to the counts by state.
+# Maximum number of machines that a record lists, in addition to the counts by state.
 MAX_MACHINES_LISTED = 50
 
 
 def reason_class(reason: str) -> str:
-    """Return the reason without numbers and observations. A decision with the same class is not recorded again."""
+    """Return the reason without numbers and observations. Consecutive decisions of one class are recorded once."""
     return re.sub(r"\d+(\.\d+)?", "#", reason.partition(": ")[2] or reason)
 
 

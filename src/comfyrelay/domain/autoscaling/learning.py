@@ -13,40 +13,39 @@ from comfyrelay.domain.autoscaling.spec import MAX_BOOT_SECONDS, InstanceType, M
 
 # Duration of a workflow that has not run yet.
 UNKNOWN_SECONDS = 60.0
-# Minimum weight of a new job. With 0.05 the mean of 5 s and 900 s jobs varied by half, and machines were launched for
-# it. A changed duration is learnt within 200 jobs.
+# Minimum weight of a new job. With 0.05, the mean of mixed 5 s and 900 s jobs fluctuated by half, which launched
+# machines. A changed duration is learnt within 200 jobs.
 MIN_WEIGHT = 0.01
 HALF_LIFE_SECONDS = 900.0
-# Arrivals in a shorter time are averaged over this time.
+# Arrivals observed for a shorter time are averaged over this time.
 MIN_RATE_SECONDS = 300.0
-# A rate is too high if this many arrivals were due since the last one. Random arrivals pause that long in 5 % of the
-# cases.
+# A rate is too high if it predicted this many arrivals since the last one. Of random gaps, 5 % are that long.
 SILENT_ARRIVALS = 3.0
 DEFAULT_BOOT_SECONDS = 180.0
 MIN_SECONDS_LEFT = 1.0
 # A local process starts faster than a cloud machine.
 LOCAL_BOOT_SECONDS = 30.0
-# Number of newest boots that count.
+# Number of the newest boots that count.
 NEWEST_BOOTS = 20
 # Older launches are not observed.
 MAX_LAUNCH_AGE_SECONDS = 300.0
-# Two reads of one clock may differ by this much.
+# Maximum difference between two reads of one clock.
 CLOCK_ERROR_SECONDS = 1.0
-# Fewer arrivals give no rate, and after this silence observation starts again.
+# With fewer arrivals there is no rate. After this much silence, observation starts again.
 MIN_ARRIVALS = 5
 SILENCE_SECONDS = 900.0
-# Number of newest bursts that count, and the minimum for a prediction.
+# Number of the newest bursts that count, and the minimum number for a prediction.
 NEWEST_BURSTS = 20
 MIN_BURSTS = 5
-# The same for idle gaps of a fleet, and for the gaps between arrivals.
+# The same for the idle gaps of a fleet and for the gaps between arrivals.
 NEWEST_GAPS = 50
 MIN_GAPS = 5
-# The last machine covers this share of the gaps if it can, and a little more: the next gap may be longer.
+# The last machine covers this share of the gaps if it can, plus a margin, because the next gap may be longer.
 COVERED_SHARE = 0.98
 GAP_MARGIN = 1.2
-# Where restarts stay frequent, avoiding one is worth less than where it makes them rare.
+# If restarts remain frequent, avoiding one counts for this share of its cost.
 FREQUENT_RESTART = 0.7
-# It idles for at least this share of the cost of a restart.
+# The last machine idles for at least this share of the cost of a restart.
 MIN_IDLE = 0.5
 # Delay before a refused launch is repeated, by kind of refusal.
 REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
@@ -85,17 +84,17 @@ class Rate:
             self._weight = self._weight_at(at) + 1.0
             self._at = at
         else:
-            # A late arrival counts as if it had been added in time.
+            # A late arrival counts as if it had been added on time.
             self._weight += exp(-_DECAY * (self._at - at).total_seconds())
 
     def at(self, now: datetime) -> float:
         if self._at is not None and self._since is not None and self._at > now:
-            # The clock went back: treat the arrivals as of now.
+            # The clock went back: treat the arrivals as if they had happened now.
             self._at, self._since = now, min(self._since, now)
         return self._weight_at(now) * _DECAY
 
     def correction(self, now: datetime) -> float:
-        """Return the factor by which decaying rates of these arrivals are too low, or too high after a silence."""
+        """Return the factor that corrects the rate: up after a short observation, down after a silence."""
         if self._at is None or self._since is None or self._weight <= 0:
             return 1.0
         age = max((now - self._since).total_seconds(), MIN_RATE_SECONDS)
@@ -105,7 +104,7 @@ class Rate:
         return factor * min(1.0, SILENT_ARRIVALS / max(silence, 1e-9) / rate) if rate > 0 else factor
 
     def observed_seconds(self) -> float:
-        """Return how long arrivals were observed, or 0 if there were too few of them."""
+        """Return how long arrivals have been observed, or 0 if there were too few of them."""
         if self._at is None or self._since is None or self._count < MIN_ARRIVALS:
             return 0.0
         return (self._at - self._since).total_seconds()
@@ -123,7 +122,7 @@ ONE_ARRIVAL = _DECAY
 
 @dataclass(slots=True)
 class Regularity:
-    """How random the arrivals of a fleet are, by the newest gaps between them."""
+    """How random the arrivals of a fleet are, measured by the newest gaps between them."""
 
     _newest: deque[datetime] = field(default_factory=lambda: deque(maxlen=NEWEST_GAPS + 1))
 
@@ -131,7 +130,7 @@ class Regularity:
         self._newest.append(at)
 
     def variation(self) -> float:
-        """Return the squared coefficient of variation of the gaps: 0 is a clock, 1 is random or in bursts."""
+        """Return the squared coefficient of variation of the gaps: 0 means regular, 1 means random or bursty."""
         gaps = [(after - before).total_seconds() for before, after in pairwise(sorted(self._newest))]
         total = sum(gaps) if len(gaps) >= NEWEST_GAPS else 0.0
         if total <= 0:
@@ -141,14 +140,14 @@ class Regularity:
 
 @dataclass(slots=True)
 class IdleGaps:
-    """How long a fleet was without any work, each time. Times are in seconds."""
+    """Lengths of the periods in which a fleet had no work. Times are in seconds."""
 
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_GAPS))
     _since: float | None = None
     _is_busy: bool = True
 
     def observe(self, now: float, *, is_busy: bool) -> None:
-        """Call this with each observation. Gaps between two observations are too short to matter."""
+        """Call this for each observation. Gaps between two observations are too short to matter."""
         if is_busy and not self._is_busy and self._since is not None:
             self._newest.append(max(0.0, now - self._since))
         if is_busy:
@@ -160,10 +159,10 @@ class IdleGaps:
 
 
 def idle_limit(gaps: Sequence[float], restart_seconds: float) -> float:
-    """Return how long the last machine should idle if a restart costs this many seconds of a machine.
+    """Return how long the last machine should idle if a restart costs this many machine seconds.
 
-    Idling as long as a restart costs is at most twice as expensive as knowing the next gap (ski rental). That is the
-    limit until enough gaps are known, and if the learnt limit would have cost more than twice as much.
+    Idling for the cost of a restart is at most twice as expensive as knowing the next gap (ski rental). This is the
+    limit until enough gaps are known, and whenever the learnt limit would have cost more than that.
     """
     if len(gaps) < MIN_GAPS:
         return restart_seconds
@@ -180,12 +179,12 @@ def idle_limit(gaps: Sequence[float], restart_seconds: float) -> float:
 
 
 def idle_cost(gaps: Iterable[float], limit: float, restart_seconds: float) -> float:
-    """Return the idle time and restarts that these gaps cost, in seconds of a machine."""
+    """Return the cost of idling and restarts for these gaps, in machine seconds."""
     return sum(gap if gap <= limit else limit + restart_seconds for gap in gaps)
 
 
 def _cheapest_limit(ordered: Sequence[float], restart_seconds: float) -> float:
-    """Return the limit with the lowest cost for these gaps: 0, or one of them."""
+    """Return the limit with the lowest cost for these gaps: 0 or one of the gaps."""
     best, cheapest, idle = len(ordered) * restart_seconds, 0.0, 0.0
     for number, gap in enumerate(ordered, 1):
         idle += gap
@@ -218,7 +217,7 @@ class FollowingJobs:
         self._last = at if self._last is None else max(self._last, at)
 
     def jobs(self) -> float:
-        """Return the median, which a single large burst does not move."""
+        """Return the median, which a single large burst does not change."""
         return float(median(self._counts)) if len(self._counts) >= MIN_BURSTS else 0.0
 
     def _close(self) -> None:
@@ -228,7 +227,7 @@ class FollowingJobs:
 
 
 def boot_seconds(newest: Sequence[MachineRecord], spec: MachineSpec) -> float:
-    """Return the typical time from order to registered worker, or the operator's `boot_seconds` before the first."""
+    """Return the typical time from order to registered worker; before the first boot, the operator's `boot_seconds`."""
     boots = [
         (machine.registered_at - machine.ordered_at).total_seconds()
         for machine in newest
@@ -250,27 +249,27 @@ def typical_boot(boots: Sequence[float]) -> float | None:
 
 
 def seconds_left(expected: float, passed: float) -> float:
-    """Return the remaining time of a boot. One that takes longer than expected is about to end."""
+    """Return the remaining time of a boot. A boot that takes longer than expected is assumed to end soon."""
     return max(MIN_SECONDS_LEFT, expected - passed)
 
 
 def run_seconds_left(expected: float, passed: float) -> float:
-    """Return the remaining time of a job. One that overruns is expected to take its overrun again.
+    """Return the remaining time of a job. A job that overruns is expected to take the time of its overrun again.
 
-    With a quarter of it, the p95 wait for short jobs behind long ones was up to 1.8 times that of the reference.
+    With a quarter of that time, the p95 wait for short jobs behind long ones was up to 1.8 times that of the reference.
     """
     return max(MIN_SECONDS_LEFT, abs(expected - passed))
 
 
 def seconds_ago(then: datetime, now: datetime) -> float:
-    """Return the age of a time. A future time comes from a wrong clock and is infinitely old: nothing waits for it."""
+    """Return the age of a time. A future time, from a wrong clock, is infinitely old, so that nothing waits for it."""
     ago = (now - then).total_seconds()
     return max(0.0, ago) if ago >= -CLOCK_ERROR_SECONDS else inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedLaunches:
-    """Consecutive rounds of launches without a worker, and when the last machine failed."""
+    """The number of consecutive rounds of launches without a worker, and the time of the last failure."""
 
     rounds: int = 0
     last_at: datetime | None = None
@@ -279,9 +278,9 @@ class FailedLaunches:
 def failed_launches(newest: Iterable[MachineRecord], now: datetime, *, since: datetime | None = None) -> FailedLaunches:
     """Count the rounds of launches since the last machine that became a worker.
 
-    A round are all machines that were ordered before its first failure was known: ten machines that are launched
-    together fail for one reason. Booting, refused and unneeded machines do not count, nor do orders from the future.
-    `since` is when the operator reset the count.
+    A round is all machines that were ordered before its first failure was known: ten machines launched together fail
+    for one reason. Booting, refused and unneeded machines and orders from the future do not count. `since` is the time
+    at which the operator reset the count.
     """
     past = [machine for machine in newest if seconds_ago(machine.ordered_at, now) != inf]
     last_success = max((machine.ordered_at for machine in past if machine.registered_at is not None), default=None)
@@ -313,7 +312,7 @@ def launches_ago(newest: Iterable[MachineRecord], now: datetime) -> list[float]:
 class AvailableTypes:
     """Instance types that may be launched, and whether there are none because all were refused recently.
 
-    `refusal` is a refusal for the whole fleet, and when it is retried.
+    `refusal` is the text of a refusal for the whole fleet, with the time until the next attempt.
     """
 
     types: Sequence[InstanceType]
@@ -324,7 +323,7 @@ class AvailableTypes:
 def available_types(
     types: Sequence[InstanceType], newest: Iterable[MachineRecord], now: datetime, *, since: datetime | None = None
 ) -> AvailableTypes:
-    """Return the types without recent refusals. `since` is when the operator reset them."""
+    """Return the types without recent refusals. `since` is the time at which the operator reset the refusals."""
     refused: set[str | None] = set()
     longest, refusal = 0.0, None
     for machine in newest:
@@ -337,7 +336,7 @@ def available_types(
                 # A refusal without a type applies to the fleet.
                 refused.add(machine.instance_type if kind == "capacity" else None)
                 if kind != "capacity" and seconds_left > longest:
-                    longest, refusal = seconds_left, f"{text.rstrip('.')} (tried again in {seconds_left:.0f} s)"
+                    longest, refusal = seconds_left, f"{text.rstrip('.')} (next attempt in {seconds_left:.0f} s)"
     available = [] if None in refused else [type_ for type_ in types if type_.name not in refused]
     return AvailableTypes(types=available, all_types_refused=not available and bool(refused), refusal=refusal)
 

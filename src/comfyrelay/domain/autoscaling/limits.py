@@ -24,8 +24,8 @@ _ANY = InstanceType(name="")
 class Headroom:
     """The number and type of machines that may be launched, and the limit that applies.
 
-    Draining machines count, because they cost. `user_text` is the limit without the provider's message, which is for
-    operators.
+    Draining machines count, because they cost money. `user_text` is the limit without the provider's message, which is
+    only for operators.
     """
 
     launches: int
@@ -55,34 +55,36 @@ def headroom(fleet: ObservedFleet) -> Headroom:
         affordable, text = _cost_limit(fleet, limits.cost_per_hour, kind)
         bounds.append((affordable, text))
     if fleet.all_types_refused:
-        bounds.append((0, fleet.refusal or "none of its instance types is available now"))
+        bounds.append((0, fleet.refusal or "none of its instance types is currently available"))
     pause = pause_left(fleet)
     if pause is not None:
-        # After the pause one machine is tried, and the next launch waits for its result.
+        # After the pause, one machine is launched, and the next launch waits for its result.
         is_booting = any(machine.state is MachineState.BOOTING for machine in fleet.machines)
-        text = f"no machine of the last {reasons.count(fleet.failed_boots, 'launch round')} became a worker"
-        bounds.append((int(pause == 0 and not is_booting), f"{text} (tried again in {pause:.0f} s)" if pause else text))
+        rounds = reasons.count(fleet.failed_boots, "launch round")
+        text = f"none of the machines from the last {rounds} became a worker"
+        text += f" (next attempt in {pause:.0f} s)" if pause else ""
+        bounds.append((int(pause == 0 and not is_booting), text))
     launches, limit = min(bounds, key=lambda bound: bound[0])
-    user_text = "its provider refuses launches now" if limit == fleet.refusal else limit
+    user_text = "its provider currently refuses launches" if limit == fleet.refusal else limit
     return Headroom(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, user_text=user_text)
 
 
 def _cost_limit(fleet: ObservedFleet, limit: float, kind: InstanceType | None) -> tuple[int, str]:
-    """Return how many machines the cost limit allows, and its text. `kind` is `None` if no type is affordable."""
+    """Return how many machines the cost limit allows, and the text for it. `kind` is `None` if none is affordable."""
     left = limit - cost_per_hour(fleet)
-    text = f"the limit is {limit:g} an hour"
+    text = f"the cost limit is {limit:g} per hour"
     if kind is None:
         return 0, text
-    # Without named types, the next machine may cost what the most expensive one does.
+    # Without named types, the next machine may cost as much as the most expensive existing one.
     highest = max((machine.price_per_hour for machine in fleet.machines), default=0.0)
     price = highest if kind is _ANY else kind.price_per_hour
     if price > 0:
         return int((left + PRICE_ERROR) / price), text
     if kind is _ANY and not any(machine.state in UP for machine in fleet.machines):
-        # Launch one to learn the price. If the price is still unknown once it runs, it stays unknown.
+        # Launch one machine to learn the price. If it is still unknown once the machine runs, it stays unknown.
         affordable = 1 - len(fleet.machines) if left > PRICE_ERROR else 0
-        return affordable, f"{text}, and the price of the first machine is not known yet"
-    # The price of any type is unknown, so a spent budget allows no machine. A free type needs no budget.
+        return affordable, f"{text}, and the price of the first machine is not yet known"
+    # Here, the price is 0. For `_ANY` it is unknown, so a spent budget allows no machine; a free type needs no budget.
     is_allowed = left > (PRICE_ERROR if kind is _ANY else -PRICE_ERROR)
     return fleet.scaling.limits.max_machines - len(fleet.machines) if is_allowed else 0, text
 
@@ -106,16 +108,16 @@ def cost_per_hour(fleet: ObservedFleet) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excess:
-    """How many machines are too many, and which to terminate."""
+    """The number of machines beyond the limits, and those to terminate."""
 
     count: int
     end: Sequence[ObservedMachine] = ()
 
 
 def beyond_limits(fleet: ObservedFleet, dispensable: Sequence[ObservedMachine]) -> Excess:
-    """Apply lowered limits. Draining machines are not counted again.
+    """Return the machines beyond limits that were lowered. Draining machines are not counted.
 
-    For the cost limit the most expensive dispensable machines are terminated, for the number the first ones.
+    For the cost limit, the most expensive dispensable machines are terminated; for the machine limit, the first ones.
     """
     limits = fleet.scaling.limits
     staying = [machine for machine in fleet.machines if is_capacity(machine)]
@@ -153,13 +155,13 @@ def _affordable_type(fleet: ObservedFleet, limit: float | None) -> InstanceType 
 
 
 def pause_left(fleet: ObservedFleet) -> float | None:
-    """Return how long launching pauses after consecutive failed rounds; each further round doubles the pause.
+    """Return the remaining pause after consecutive failed rounds. Each further round doubles the pause.
 
-    0 means that one machine may be tried, `None` that too few rounds failed.
+    0 means that one machine may be launched; `None` means that there is no pause, because too few rounds failed.
     """
     beyond = fleet.failed_boots - fleet.scaling.limits.failed_boots
     if beyond < 0 or fleet.failed_boots == 0:
         return None
-    # The exponent is bounded, for any number of failures.
+    # Bound the exponent for any number of failures.
     pause = min(PAUSE_SECONDS * (1 << min(beyond, 10)), MAX_PAUSE_SECONDS)
     return max(0.0, pause - (fleet.failed_boot_seconds_ago or 0.0))

@@ -25,7 +25,7 @@ class MachineEndReason(StrEnum):
     SILENT = "silent"
     # The worker was drained or revoked.
     CLOSED = "closed"
-    # Another machine serves the order.
+    # Another machine fulfills the order.
     SURPLUS = "surplus"
 
 
@@ -40,7 +40,7 @@ class ProviderMachineState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProviderMachine:
-    """An existing machine as its provider reports it. `key` is its order, if the provider knows it."""
+    """An existing machine as its provider reports it. `key` is the key of its order, if the provider knows it."""
 
     id: str
     state: ProviderMachineState = ProviderMachineState.RUNNING
@@ -56,7 +56,7 @@ class ProviderMachine:
 
     @property
     def worker(self) -> str:
-        """The worker id that it registers with."""
+        """The id with which its worker registers."""
         return self.worker_id or self.id
 
 
@@ -77,7 +77,7 @@ class MachineRecord:
 
     @property
     def worker(self) -> str:
-        """The worker id that it registers with."""
+        """The id with which its worker registers."""
         return self.worker_id or self.provider_id or self.key
 
     @property
@@ -88,7 +88,7 @@ class MachineRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedMachine:
-    """A machine that has ended, with its completed jobs. `cost` is `None` if its price is unknown."""
+    """A machine that has ended, with the number of its completed jobs. `cost` is `None` if its price is unknown."""
 
     machine: MachineRecord
     jobs: int
@@ -111,7 +111,7 @@ class ScalingDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leader:
-    """The holder of a single-leader role. Its writes count while its `term` is the newest."""
+    """The holder of a single-leader role. Its writes are accepted while its `term` is the newest."""
 
     name: str
     holder: str

@@ -14,7 +14,7 @@ class MachineState(StrEnum):
     BOOTING = "booting"
     READY = "ready"
     BUSY = "busy"
-    # A draining machine accepts no jobs, so it is no capacity.
+    # A draining machine accepts no jobs, so it does not count as capacity.
     DRAINING = "draining"
 
 
@@ -27,14 +27,14 @@ class ObservedMachine:
     speed: float = 1.0
     slots: int = 1
     leases: int = 0
-    # Expected seconds, while booting.
+    # Expected seconds until it is ready, while booting.
     boot_seconds_left: float = 0.0
     idle_seconds: float = 0.0
     # Expected seconds until its job ends, while busy.
     busy_seconds_left: float = 0.0
-    # Seconds since it is billed.
+    # Seconds for which it has been billed.
     age_seconds: float = 0.0
-    # Another system launched it. It is capacity, but never terminated by us.
+    # Another system launched it. It counts as capacity, but ComfyRelay never terminates it.
     is_foreign: bool = False
 
 
@@ -46,10 +46,10 @@ class QueuedWork:
     jobs: int = 0
     seconds: float = 0.0
     seconds_per_job: float = 0.0
-    # Recent arrivals, and how long arrivals of its fleets were observed.
+    # The recent arrival rate, and how long arrivals have been observed.
     jobs_per_second: float = 0.0
     arrivals_seconds: float = 0.0
-    # What one arrival adds to the rate.
+    # The amount that one arrival adds to the rate.
     one_arrival: float = ONE_ARRIVAL
 
 
@@ -57,7 +57,7 @@ class QueuedWork:
 class Alarm:
     """Input of alarm-based scaling: queue depth a minute before the last evaluation, and the age of that evaluation.
 
-    `is_high` says whether enough data points in a row were above the target.
+    `is_high` says whether enough consecutive data points were above the target.
     """
 
     depth: int
@@ -71,13 +71,13 @@ class ObservedFleet:
     workflows: frozenset[int]
     scaling: ScalingSpec
     machines: Sequence[ObservedMachine] = ()
-    # Launchable types, without recently refused ones.
+    # Types that may be launched, without recently refused ones.
     instance_types: Sequence[InstanceType] = ()
     # Whether the fleet names types and all of them were refused recently.
     all_types_refused: bool = False
-    # The provider's refusal for the whole fleet, and when it is retried.
+    # The text of the provider's refusal for the whole fleet, with the time until the next attempt.
     refusal: str | None = None
-    # Whether a worker of the fleet could register: the fleet needs a workflow.
+    # Whether a worker of the fleet could register, which requires that the fleet has a workflow.
     can_register: bool = True
     max_workers: int | None = None
     max_workers_of_all_fleets: int | None = None
@@ -87,24 +87,24 @@ class ObservedFleet:
     workers_elsewhere: int = 0
     # Concurrent jobs of a new machine.
     slots: int = 1
-    # Learnt, or expected by the operator.
+    # Learnt, or configured by the operator.
     boot_seconds: float = 180.0
     # Learnt: how many jobs usually follow within a boot time after a job that found no machine.
     following_jobs: float = 0.0
     # Learnt: squared coefficient of variation of the gaps between arrivals, from 0 (regular) to 1 (random).
     variation: float = 1.0
-    # Learnt: the newest gaps without any work, in seconds.
+    # Learnt: the newest periods without any work, in seconds.
     idle_gaps: Sequence[float] = ()
-    # Whether machines can be launched and terminated, or only counted.
+    # Whether ComfyRelay can launch and terminate machines, not only count them.
     can_launch: bool = True
-    # Whether another system acts on the decision: a cluster that reads the number.
+    # Whether another system, such as a Kubernetes cluster, acts on the decision.
     is_scaled_externally: bool = False
     # Ages of recent launches in seconds.
     launches_ago: Sequence[float] = ()
-    # Consecutive rounds of launches without a worker, and the age of the last failure.
+    # Number of consecutive rounds of launches without a worker, and the age of the last failure.
     failed_boots: int = 0
     failed_boot_seconds_ago: float | None = None
-    # How long no job has waited or run. `None` while one does.
+    # How long no job has been waiting or running. `None` if there is such a job.
     idle_seconds: float | None = None
     # For the `reference` policy only: the input of its alarms, and how long the backlog has been low.
     alarm: Alarm | None = None
@@ -113,7 +113,7 @@ class ObservedFleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSnapshot:
-    """`now` is for schedules only: other times are relative to it, in seconds."""
+    """`now` is only for schedules; all other times are in seconds, relative to `now`."""
 
     now: datetime
     work: Sequence[QueuedWork]

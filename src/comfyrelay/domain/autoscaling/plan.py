@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """`instance_type` is `None` if the fleet names none."""
+    """`instance_type` is `None` if the fleet names no types."""
 
     count: int
     instance_type: str | None = None
@@ -14,10 +14,10 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """`desired` counts running and booting machines after this plan, without draining ones.
+    """`desired` is the number of running and booting machines after this plan, without draining ones.
 
-    `end` are ids of idle or booting machines. `limit` is the limit that prevents further launches, if more are wanted.
-    If `is_report`, nothing is done.
+    `end` has the ids of idle or booting machines to terminate. `limit` is the limit that prevents further launches, if
+    more machines are wanted. If `is_report`, no action is taken.
     """
 
     fleet: str

@@ -1,4 +1,4 @@
-"""How our policies weigh waiting against machines."""
+"""How the policies weigh waiting time against the cost of machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from comfyrelay.domain.autoscaling.spec import Policy
 class Weights:
     """Weights of a policy.
 
-    Waiting work should be done `drain_seconds` after a new machine could start. The reserve is the square root of the
-    arriving work times `spare` in a fleet that is used in bursts. In other fleets it is times `steady_spare`, from one
-    machine on. A machine other than the last stays idle for `idle_boots` boot times. For the last one, an avoided cold
-    start is worth its boot time and `cold_start_seconds` of idling. If jobs wait and no machine runs, a share
-    `following` of the jobs that usually follow counts as waiting.
+    Waiting work should be done `drain_seconds` after a new machine could start. In a bursty fleet, the reserve is
+    `spare` times the square root of the load. In other fleets it is `steady_spare` times the square root, for loads
+    above one machine. Machines other than the last one may idle for `idle_boots` boot times. For the last one, avoiding
+    a cold start is worth its boot time plus `cold_start_seconds` of idling. If jobs wait and no machine is running, the
+    share `following` of the jobs that usually follow counts as waiting.
     """
 
     drain_seconds: float

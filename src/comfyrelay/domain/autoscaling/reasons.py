@@ -29,11 +29,11 @@ def machines(fleet: ObservedFleet) -> str:
 
 def beyond_limits(fleet: ObservedFleet, excess: int, ended: int) -> str:
     kept = "busy or foreign" if any(machine.is_foreign for machine in fleet.machines) else "busy"
-    return f"{count(excess, 'machine')} beyond the limits; terminating {ended} of them, never {kept} ones"
+    return f"{count(excess, 'machine')} over the limits: terminating {ended} (never {kept} ones)"
 
 
 def ending(ended: Sequence[ObservedMachine], limit_seconds: float) -> str:
     idle = [machine.idle_seconds for machine in ended if machine.state is MachineState.READY]
     if not idle:
-        return f"terminating {len(ended)} that are still booting"
+        return f"terminating {count(len(ended), 'machine')} still booting"
     return f"idle for {min(idle):.0f} s (at most {limit_seconds:.0f} s): terminating {len(ended)}"

@@ -16,11 +16,11 @@ END_AGAIN = timedelta(seconds=10)
 MAX_LISTING_DELAY = timedelta(seconds=60)
 # A single answer without a machine may be incomplete.
 MISSING_AFTER = timedelta(seconds=30)
-# A machine whose worker was seen within this time exists, even if its provider does not list it. A poll may take long.
+# If its worker was seen within this time, a machine exists even if the provider does not list it. A poll may take long.
 LAST_SEEN_WITHIN = timedelta(seconds=60)
 # The worker of a machine may be absent for this long, because it may be restarting.
 MAX_ABSENCE = timedelta(seconds=120)
-# A worker that accepts no jobs and has had none for this long is useless.
+# A worker that accepts no jobs and has had no job for this long is useless.
 CLOSED_AFTER = timedelta(seconds=60)
 BOOT_FACTOR = 3.0
 BOOT_MARGIN = timedelta(seconds=120)
@@ -28,7 +28,7 @@ BOOT_MARGIN = timedelta(seconds=120)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegisteredWorker:
-    """A worker of the fleet. `closed` says why it accepts no jobs; `last_at` is its last activity."""
+    """A worker of the fleet. `closed` says why it accepts no jobs; `last_at` is the time of its last activity."""
 
     registered_at: datetime
     last_seen_at: datetime
@@ -40,12 +40,12 @@ class RegisteredWorker:
 
 @dataclass(kw_only=True, slots=True)
 class Reconciled:
-    """The result for a fleet. `changes` are row changes by key; `...` means now."""
+    """The result for a fleet. `changes` has changed columns by key; the value `...` stands for the current time."""
 
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # Machines that were not ordered here.
+    # Machines without an order.
     adopt: list[ProviderMachine] = field(default_factory=list)
-    # Additional machines of an order that has one.
+    # Additional machines of an order that already has a machine.
     surplus: list[ProviderMachine] = field(default_factory=list)
     # Keys of machines to terminate, with the reason.
     end: dict[str, str] = field(default_factory=dict)
@@ -61,8 +61,8 @@ class Reconciled:
     def allowed(self, scaling: ScalingSpec) -> "Reconciled":
         """Return the part that may be done.
 
-        Changes are always recorded. A termination that started before a pause is finished, because its worker accepts
-        no jobs.
+        Changes are always recorded. A termination that started before a pause is finished, because the worker no longer
+        accepts jobs.
         """
         if scaling.is_dry_run:
             return Reconciled(changes=self.changes, missing=self.missing)
@@ -84,8 +84,8 @@ def reconcile(
 ) -> Reconciled:
     """Reconcile one fleet with the machines that its provider lists.
 
-    If `listed` is `None`, the provider failed, and its machines count as unchanged. `absent_since` says since when the
-    workers of machines are away, `missing_since` since when the provider does not list them.
+    If `listed` is `None`, the provider failed, and its machines count as unchanged. `absent_since` has the times since
+    which workers of machines have been absent; `missing_since`, since which the provider has not listed machines.
     """
     result = Reconciled()
     matched = _match(machines, listed or ())
@@ -108,8 +108,8 @@ def reconcile(
             if now - machine.ending_at >= END_AGAIN and not (found is not None and found.is_ending):
                 result.end_again.append(machine.key)
         elif is_open and worker is None and age >= max_boot:
-            # The order is too old to be repeated, such as after a pause. This is no failed boot: a new order is placed
-            # if needed. A provider that cannot be reached may have launched the machine.
+            # The order is too old to be repeated, for example after a pause. This is not a failed boot: a new order is
+            # placed if needed. A provider that cannot be reached may have launched the machine.
             if listed is not None:
                 result.change(machine.key, ended_at=..., reason=str(MachineEndReason.UNANSWERED))
         elif (why := _why_useless(machine, worker, absent_since, max_boot=max_boot, now=now)) is not None:
@@ -168,9 +168,9 @@ def _note_unordered(
 
 
 def current_price(machine: MachineRecord, found: ProviderMachine, prices: Mapping[str, float]) -> float | None:
-    """Return the provider's price of a machine, otherwise the one of its type; `None` if unknown.
+    """Return the provider's price of a machine, otherwise the price of its type; `None` if unknown.
 
-    A group may choose another type than the ordered one.
+    A group may choose a type other than the ordered one.
     """
     if found.price_per_hour is not None:
         return found.price_per_hour
@@ -195,7 +195,7 @@ def _note_found(
         return
     if found.worker_id is not None and found.worker_id != machine.worker_id:
         result.change(machine.key, worker_id=found.worker_id)
-    # Some providers report the price late, and it changes. The cost limit applies to the current price.
+    # Some providers report the price late, and prices change. The cost limit applies to the current price.
     if price not in (None, machine.price_per_hour):
         result.change(machine.key, price_per_hour=price)
 
@@ -209,7 +209,7 @@ def _is_gone(machine: MachineRecord, worker: RegisteredWorker | None, missing: t
         return machine.registered_at is not None or not may_be_unlisted
     if worker is not None:
         return missing >= MISSING_AFTER and now - worker.last_seen_at >= LAST_SEEN_WITHIN
-    # If the worker was there and is not any more, it agrees with the provider.
+    # If the worker was registered and no longer is, the machine is gone.
     return machine.registered_at is not None or (missing >= MISSING_AFTER and not may_be_unlisted)
 
 
@@ -230,7 +230,7 @@ def _why_useless(
     max_boot: timedelta,
     now: datetime,
 ) -> str | None:
-    """Return why a machine that costs money and does nothing is terminated."""
+    """Return the reason for terminating a machine that costs money and does nothing, or `None`."""
     if machine.registered_at is None and worker is None:
         age = now - machine.ordered_at
         is_failed = age >= max_boot

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from comfyrelay.errors import InvalidInput
 
-# A fleet without work for this long has paused: the next job begins a burst.
+# After this long without work, the next job begins a burst.
 LAST_IDLE_SECONDS = 900.0
 DEFAULT_MAX_MACHINES = 10
 # Sanity limits: larger values are mistakes and would overflow.
@@ -24,7 +24,7 @@ END_OF_DAY = "24:00"
 
 
 class Policy(StrEnum):
-    """`reference` does what alarms on queue depth do; the others weigh waiting against machines."""
+    """`reference` emulates alarms on queue depth. The others weigh waiting time against the cost of machines."""
 
     REFERENCE = "reference"
     CHEAP = "cheap"
@@ -65,9 +65,9 @@ class Bundle:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSpec:
-    """`instance_types` start with the preferred one. A machine runs `slots` jobs at once.
+    """`instance_types` starts with the preferred type. A machine runs `slots` jobs at once.
 
-    `options` are for the provider only. `unreadable` says why the stored settings cannot be read.
+    `options` are only for the provider. `unreadable` says why the stored settings cannot be read.
     """
 
     provider: MachineProviderName | str = MachineProviderName.STATIC
@@ -83,7 +83,7 @@ class MachineSpec:
 class Schedule:
     """At least `at_least` machines from `begins` to `ends` on these days (Monday is 0) in `timezone`.
 
-    An end before the start is on the next day.
+    If `ends` is earlier than `begins`, it is on the next day.
     """
 
     days: frozenset[int]
@@ -106,8 +106,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingSpec:
-    """A dry run decides and records, but does not act.
-
+    """A dry run decides and records, but takes no action.
     The last machine stays idle for `last_idle_seconds`, or by default for a learnt time.
     If the stored settings cannot be read, `unreadable` says why, and the fleet is paused.
     """
@@ -123,7 +122,7 @@ class ScalingSpec:
 
 def time_zone(name: str) -> tzinfo:
     if name == "UTC":
-        # UTC works without time zone data.
+        # UTC works even without time zone data.
         return UTC
     try:
         return ZoneInfo(name)
@@ -143,5 +142,5 @@ def _covers(schedule: Schedule, now: datetime) -> bool:
         return local.weekday() in schedule.days and schedule.begins <= clock < schedule.ends
     if clock >= schedule.begins:
         return local.weekday() in schedule.days
-    # After midnight a schedule still belongs to the day on which it started.
+    # After midnight, a schedule still belongs to the day on which it started.
     return clock < schedule.ends and (local - timedelta(days=1)).weekday() in schedule.days

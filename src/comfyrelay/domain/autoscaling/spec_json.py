@@ -1,7 +1,7 @@
 """Fleet settings as JSON, in the database and on the wire. Missing or null fields have their defaults.
 
-Another version may have stored them. Unknown fields are ignored, and a fleet with unreadable settings is paused and
-says why, without affecting others.
+Another version may have stored the settings. Unknown fields are ignored. A fleet with unreadable settings is paused
+with a reason, and other fleets are not affected.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from comfyrelay.domain.autoscaling.spec import (
 from comfyrelay.errors import InvalidInput
 
 _LIMITS = [field.name for field in fields(Limits)]
-# Errors from values of another kind or version.
+# Errors for values of another kind or version.
 _UNREADABLE = (TypeError, ValueError, KeyError, AttributeError, InvalidInput)
 
 
@@ -86,7 +86,7 @@ def _scaling(stored: Mapping[str, Any] | None) -> ScalingSpec:
     _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MAX_MONEY)
     _within("failed_boots", limits.failed_boots, 0, MAX_MACHINES)
     _within("last_idle_seconds", values.get("last_idle_seconds", 0.0), 0, float("inf"))
-    # More launches could not be counted, because only the newest orders are read.
+    # Larger limits would have no effect, because only the newest orders are read and counted.
     limits = replace(limits, launches_per_minute=min(limits.launches_per_minute, MAX_LAUNCHES_PER_MINUTE))
     if "policy" in values:
         values["policy"] = Policy(values["policy"])

@@ -37,7 +37,7 @@ Decided = tuple[Packing, PackingDecision]
 
 
 def decide(packing: Packing, gpu: GpuObservation, limits: PackingLimits | None = None) -> Decided:
-    """Return the updated knowledge about a GPU, and what to change."""
+    """Return the updated knowledge about a GPU, and the change to make."""
     limits = limits or PackingLimits()
     packing, decision = _decide(_observe(packing, gpu, limits), gpu, limits)
     active = gpu.processes[: decision.active]
@@ -59,7 +59,7 @@ def _decide(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Dec
 
 
 def _observe(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Packing:
-    """Update what is known from the observation alone."""
+    """Update the knowledge from the observation, before anything is decided."""
     count = len(gpu.processes)
     is_idle = not gpu.waiting and not gpu.running
     idle_since = gpu.now if packing.idle_since is None else packing.idle_since
@@ -70,7 +70,7 @@ def _observe(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Pa
     has_shrunk = packing.shrink_to is None or count <= max(packing.shrink_to, gpu.pinned)
     turn = packing.turn
     if turn.present != gpu.processes:
-        # The spans from before are the best comparison, until this number is measured again.
+        # The earlier spans are the best comparison until this number is measured again.
         number = len(turn.processes)
         if trial is not None and number not in trial.measured and len(turn.spans) >= limits.jobs_per_turn:
             trial = replace(trial, measured={**trial.measured, number: Measurement(spans=turn.spans)})
@@ -92,9 +92,9 @@ def _observe(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Pa
 
 
 def _count_runs(packing: Packing, gpu: GpuObservation) -> Turn:
-    """Count the jobs of the turn. It restarts if not exactly its processes were busy, or one was loading models.
+    """Count the jobs of the turn. Restart it unless exactly its processes were busy and none was loading models.
 
-    A resting process may have finished its job in between, which slowed the others down.
+    A resting process may have finished its job in between, which slowed down the others.
     """
     turn = packing.turn
     active = len(turn.processes)
@@ -136,7 +136,7 @@ def _maybe_add(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> 
     if total == count == known and gpu.waiting and (checked := _check_remembered(packing, gpu, limits)) is not None:
         return checked
     if total == count > max(known, gpu.pinned) and gpu.waiting and may_pay_off(packing, gpu, limits, count):
-        # This many processes were never measured for the current workflows.
+        # This many processes have never been measured for the current workflows.
         packing = replace(packing, trial=Trial(active=count, requested=count))
         return packing, _stay(count, sentence(count, "measuring"))
     why_not = reason_against(packing, gpu, limits)
@@ -161,7 +161,7 @@ def _next_size(packing: Packing, gpu: GpuObservation, limits: PackingLimits, cou
 
 
 def _check_remembered(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> Decided | None:
-    """Accept the number from before a restart if jobs are about as fast as then; otherwise measure it again."""
+    """Accept the number from before a restart if jobs are about as fast as before; otherwise measure it again."""
     count = len(gpu.processes)
     expected = {
         workflow: result
@@ -183,7 +183,7 @@ def _check_remembered(packing: Packing, gpu: GpuObservation, limits: PackingLimi
     }
     packing = replace(
         packing,
-        # Workflows that did not run just now are checked when they do.
+        # Workflows that did not run in this turn are checked once they run.
         remembered={name: result for name, result in packing.remembered.items() if name not in seen},
         results={**packing.results, **kept},
         proven={**packing.proven, **dict.fromkeys(kept, count)},
@@ -198,7 +198,7 @@ def _continue_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits:
     """Advance a trial: wait for its processes, start the next turn, or conclude it."""
     count = len(gpu.processes)
     if count == trial.requested not in trial.measured and is_growing(trial.measured, limits):
-        # Processes that started during a turn are measured first, while more still gain.
+        # As long as more processes gain, measure those that started during a turn first.
         trial = replace(trial, active=count)
         packing = replace(packing, trial=trial)
     if count < trial.active:
@@ -210,14 +210,14 @@ def _continue_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits:
     if turn.is_over(limits):
         return _end_turn(packing, trial.with_turn(turn), gpu, limits)
     if (slow := _slower_than_fewer(trial, turn, gpu)) is not None:
-        # No second turn: even this one was too long.
+        # No second turn is needed: even this one was too slow.
         measured = {**trial.measured, trial.active: replace(slow, turns=limits.max_turns)}
         return _end_turn(packing, replace(trial, measured=measured), gpu, limits)
     return packing, _stay(trial.active, f"Trying {processes(trial.active)}.")
 
 
 def _slower_than_fewer(trial: Trial, turn: Turn, gpu: GpuObservation) -> Measurement | None:
-    """Return the fastest that the turn can still be, if that is slower than the smallest measured number."""
+    """Return the best possible result of the turn if it is slower than that of the smallest measured number."""
     fewest = min(trial.measured, default=trial.active)
     if fewest >= trial.active:
         return None
@@ -229,7 +229,7 @@ def _slower_than_fewer(trial: Trial, turn: Turn, gpu: GpuObservation) -> Measure
 
 
 def _end_turn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Decided:
-    """Choose what to measure next. While the largest number is the best, more processes start meanwhile."""
+    """Choose the number to measure next. As long as the largest number is the best, also start more processes."""
     packing = replace(packing, trial=trial, turn=packing.turn.restart(gpu.now))
     count, measured = len(gpu.processes), trial.measured
     best = best_count(measured, limits)
@@ -264,7 +264,7 @@ def _conclude_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits:
 def _learn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Packing:
     """Record the result for the measured workflows.
 
-    For other workflows, and for workflows that gained from more before, the next trial is only delayed.
+    For other workflows, and for those that gained from more processes in the past, only delay the next trial.
     """
     best = best_count(trial.measured, limits)
     is_limit = best < max(trial.measured)
@@ -287,7 +287,7 @@ def _learn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingL
 
 
 def _result(trial: Trial, best: int, limits: PackingLimits) -> str:
-    """Say what the best number gains over fewer, or more processes at most over it."""
+    """Describe the gain of the best number over fewer processes, or the largest gain of more processes over it."""
     measured = trial.measured
     base, size = best_below(measured, best, limits), best
     if base is None or best < max(measured):

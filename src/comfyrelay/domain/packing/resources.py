@@ -16,7 +16,7 @@ def copies_in_machine(free_bytes: int, copy_bytes: int, limits: PackingLimits | 
 
 
 def shortage_reason(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    """Return why a process must be removed for lack of memory, if so."""
+    """Return the reason for removing a process for lack of memory, or `None`."""
     count = len(gpu.processes)
     if any(packing.max_fitting.get(workflow, count) < count for workflow in gpu.workflows | gpu.out_of_memory):
         return f"A job ran out of memory next to others: {processes(count - 1)} instead of {count}."
@@ -50,7 +50,7 @@ def may_pay_off(packing: Packing, gpu: GpuObservation, limits: PackingLimits, co
 
 
 def reason_against(packing: Packing, gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    """Return why no process is added, if so."""
+    """Return the reason for not adding a process, or `None` if one may be added."""
     total = gpu.total
     why = None
     failed_at = packing.failed_at
@@ -110,7 +110,7 @@ def _max_in_shortage(packing: Packing, gpu: GpuObservation, limits: PackingLimit
 
 
 def _memory_problem(gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    """Return why another process does not fit in the GPU's memory, if so."""
+    """Return the reason why another process does not fit in the GPU's memory, or `None`."""
     if gpu.memory_bytes is None or gpu.free_bytes is None:
         return "the GPU's memory is unknown"
     if gpu.copy_bytes is None:
@@ -124,7 +124,7 @@ def _memory_problem(gpu: GpuObservation, limits: PackingLimits) -> str | None:
 
 
 def _machine_problem(gpu: GpuObservation, limits: PackingLimits) -> str | None:
-    """Return why another process does not fit in the machine's memory, if so and if known."""
+    """Return the reason why another process does not fit in the machine's memory; `None` if it fits or is unknown."""
     if gpu.machine_free_bytes is None or gpu.machine_copy_bytes is None:
         return None
     if copies_in_machine(gpu.machine_free_bytes, gpu.machine_copy_bytes, limits) > gpu.starting:

@@ -1,4 +1,4 @@
-"""Search the best number of processes: which number to measure next, and which of the measured ones is best."""
+"""Search for the best number of processes: choose the number to measure next, and the best measured number."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ def gain_between(measured: Measured, size: int, base: int) -> float | None:
 
 
 def best_count(measured: Measured, limits: PackingLimits) -> int:
-    """Return the best measured number. A larger one must gain `min_gain` over the best smaller one."""
+    """Return the best measured number. A larger number must gain at least `min_gain` over the best smaller one."""
     best, *larger = sorted(measured)
     for count in larger:
         gain = gain_between(measured, count, best)
@@ -36,7 +36,7 @@ def is_growing(measured: Measured, limits: PackingLimits) -> bool:
 def next_count(measured: Measured, limits: PackingLimits, *, floor: int, largest: int) -> int | None:
     """Return the number to measure next, or `None` if the search is over.
 
-    Numbers double up to `largest` while they gain. Then the search halves the gaps around the best one.
+    The number grows to `largest` as long as that gains. Then the search halves the gaps around the best number.
     """
     best = best_count(measured, limits)
     below = max((count for count in measured if count < best), default=None)
@@ -47,19 +47,18 @@ def next_count(measured: Measured, limits: PackingLimits, *, floor: int, largest
         return (below + best) // 2
     if above is None:
         return largest if largest > best else None
-    # A number in between could at best gain in proportion to its processes.
+    # At best, a number in between could gain in proportion to its processes.
     return (best + above) // 2 if above - 1 >= best * (1 + limits.min_gain) else None
 
 
 def _may_hide_a_better_one(measured: Measured, below: int, best: int, limits: PackingLimits) -> bool:
-    """Whether a number between these could be better than `best`, if it gained in proportion to its processes."""
+    """Whether a number between `below` and `best` could be better if it gained in proportion to its processes."""
     gain = gain_between(measured, best, below)
     return best - below > 1 and gain is not None and (best - 1) / below >= (1 + gain) * (1 + limits.min_gain)
 
 
 def unsure_count(measured: Measured, limits: PackingLimits, *, floor: int) -> int | None:
-    """Return a number of at least `floor` to measure again, because a comparison that decided was close; `None` if none
-    was."""
+    """Return a number to measure again (at least `floor`) if a decisive comparison was close, otherwise `None`."""
     best = best_count(measured, limits)
     below = best_below(measured, best, limits)
     pairs = [(best, count) for count in measured if count > best] + ([(below, best)] if below is not None else [])

@@ -1,4 +1,4 @@
-"""What is observed, known and decided about the ComfyUI processes of a GPU."""
+"""Observations, knowledge and decisions about the ComfyUI processes of a GPU."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -23,14 +23,14 @@ class PackingChange(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingLimits:
     max_processes: int = 8
-    # A larger gain over fewer processes keeps the additional ones.
+    # Minimum gain over fewer processes that justifies the additional ones.
     min_gain: float = 0.10
-    # A trial begins with this many processes, and doubles them while that gains.
+    # A trial begins with this many processes, and doubles the number as long as that gains.
     first_size: int = 4
-    # Comparisons between these gains are repeated. The lower one is relative to `min_gain`.
+    # Comparisons are repeated if the gain is between `min_gain - unsure_gain` and `large_gain`.
     unsure_gain: float = 0.05
     large_gain: float = 0.25
-    # Turns with each number in a repeated comparison; up to `max_turns` within `uncertainty` of `min_gain`.
+    # Turns per number in a repeated comparison; up to `max_turns` if the gain is within `uncertainty` of `min_gain`.
     turns: int = 2
     max_turns: int = 4
     uncertainty: float = 0.03
@@ -38,11 +38,11 @@ class PackingLimits:
     idle_seconds: float = 120.0
     # Delay before a failed start or an inconclusive trial is retried.
     retry_seconds: float = 300.0
-    # NVML counts any moment with a running kernel. Below this load, another process may use the rest.
+    # NVML counts any moment with a running kernel as load. Below this load, another process may use the rest.
     busy_load: float = 0.95
-    # Share of GPU memory for unreported use.
+    # Share of the GPU memory reserved for unreported use.
     reserve: float = 0.05
-    # A process is added only if this much machine memory stays free, and removed below the second value.
+    # A process is added only if the first amount of machine memory remains free, and removed below the second.
     machine_reserve_bytes: int = GIB
     machine_min_bytes: int = GIB // 2
 
@@ -60,8 +60,8 @@ class CompletedRun:
 class GpuObservation:
     """The state of a GPU at one moment; `None` means unknown.
 
-    `processes` run: first the pinned ones, which are never removed, then the oldest. `restarting` processes may also be
-    unreachable. `starting` processes were requested and are not up yet.
+    `processes` are running: first the pinned ones, which are never removed, then the others, oldest first. `restarting`
+    processes may also be unreachable. `starting` processes were requested and are not up yet.
     """
 
     now: float
@@ -71,11 +71,11 @@ class GpuObservation:
     starting: int = 0
     waiting: int = 0
     running: int = 0
-    # Workflows that run, wait or ran recently.
+    # Workflows that are running or waiting, or ran recently.
     workflows: frozenset[str] = frozenset()
     memory_bytes: int | None = None
     free_bytes: int | None = None
-    # Memory another process needs for the largest of the workflows, on the GPU and in the machine.
+    # Memory that another process needs for the largest of the workflows, on the GPU and in the machine.
     copy_bytes: int | None = None
     machine_free_bytes: int | None = None
     machine_copy_bytes: int | None = None
@@ -128,7 +128,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """The spans with one number of processes. Without `turns` they were measured while other processes started."""
+    """The spans with one number of processes. If `turns` is 0, they were measured while other processes started."""
 
     spans: tuple[Span, ...]
     turns: int = 0
@@ -138,9 +138,9 @@ class Measurement:
 class Trial:
     """A search for the best number of processes: turns with different numbers."""
 
-    # The number that is measured now. Other processes rest.
+    # The number of processes being measured. The others rest.
     active: int
-    # The number of processes that were requested so far, which is the largest number to measure.
+    # The number of processes requested so far, which is the largest number to measure.
     requested: int
     measured: Mapping[int, Measurement] = field(default_factory=dict)
 
@@ -151,7 +151,7 @@ class Trial:
         return {workflow for workflow, numbers in ran.items() if numbers > 1}
 
     def with_turn(self, turn: Turn) -> "Trial":
-        """Add a finished turn. It replaces what was measured while other processes started."""
+        """Add a finished turn. It replaces spans that were measured while other processes started."""
         before = self.measured.get(len(turn.processes))
         if before is None or before.turns == 0:
             before = Measurement(spans=())
@@ -161,7 +161,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryShortage:
-    """After a memory shortage: at most `count` processes until `until`, while these workflows run."""
+    """The limit after a memory shortage: at most `count` processes until `until`, while these workflows run."""
 
     count: int
     workflows: frozenset[str]
@@ -188,10 +188,10 @@ class Packing:
     proven: Mapping[str, int] = field(default_factory=dict)
     # More processes than this ran out of memory.
     max_fitting: Mapping[str, int] = field(default_factory=dict)
-    # Results of trials, and those from before a restart that were not checked yet.
+    # Results of trials, and results from before a restart that have not been checked yet.
     results: Mapping[str, PackingResult] = field(default_factory=dict)
     remembered: Mapping[str, PackingResult] = field(default_factory=dict)
-    # Next trial of workflows that took part in an unsuccessful trial but were not measured themselves.
+    # Time of the next trial, for workflows of an unsuccessful trial that were not measured themselves.
     retry_at: Mapping[str, float] = field(default_factory=dict)
     trial: Trial | None = None
     turn: Turn = field(default_factory=Turn)
@@ -223,7 +223,7 @@ class PackingDecision:
 def gain_of(more: Sequence[Span], fewer: Sequence[Span], *, size: int, base: int) -> float | None:
     """Return the gain in throughput of `size` processes over `base`: 0.5 means 50 % more.
 
-    It compares the mean time between two jobs of a process, for workflows that ran with both numbers.
+    Compare the mean time between two jobs of a process, for workflows that ran with both numbers.
     """
     common = {workflow for workflow, _ in more} & {workflow for workflow, _ in fewer}
     if not common:

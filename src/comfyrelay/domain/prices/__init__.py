@@ -1,1 +1,1 @@
-"""Prices in tokens. They are whole numbers, and rounded up."""
+"""Prices in tokens, rounded up to whole numbers."""

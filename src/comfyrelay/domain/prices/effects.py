@@ -11,7 +11,7 @@ from comfyrelay.domain.properties import Property, PropertyType, Role, Value
 from comfyrelay.errors import InvalidInput
 
 FRAME_RATES = ("fps", "frame_rate")
-# What a formula can name, besides the keys of number properties.
+# Names that a formula can use, in addition to the keys of number properties.
 FACTS = ("seconds", "frames", "megapixels", "steps")
 _ROLES = {"frames": Role.LENGTH, "steps": Role.STEPS}
 _parse = lru_cache(maxsize=1024)(Formula)
@@ -29,7 +29,7 @@ class PricedEffect(Protocol):
 
 
 def price_of(effect: PricedEffect, values: Sequence[Value], measured: InputFacts) -> int:
-    """Return the tokens that a job costs with the values that it runs with."""
+    """Return the price in tokens of a job that runs with these values."""
     if effect.price_formula is None:
         return effect.credits_cost
     known = facts_of(values, measured)
@@ -47,7 +47,7 @@ def needs_input(effect: PricedEffect, properties: Iterable[Property]) -> bool:
 
 
 def facts_of(values: Sequence[Value], measured: InputFacts) -> dict[str, Fraction]:
-    """Return the numbers that a formula can name. Of several properties with a role, the largest counts."""
+    """Return the numbers that a formula can use. Of several properties with the same role, the largest counts."""
     numbers = [(value.property, _exact(value.value)) for value in values if value.property.type is PropertyType.NUMBER]
     facts = {prop.key: number for prop, number in numbers}
     by_role = {role: [number for prop, number in numbers if prop.role is role] for role in Role}
@@ -90,7 +90,7 @@ def check_offer(
 def check_price(
     *, credits_cost: int, price_formula: str | None, max_credits_cost: int | None, properties: Sequence[Property]
 ) -> None:
-    """Raise `InvalidInput` unless this is the price of an effect of a workflow with these properties."""
+    """Raise `InvalidInput` unless this is a valid price for an effect of a workflow with these properties."""
     if price_formula is None:
         if max_credits_cost is not None:
             raise InvalidInput(errors={"max_credits_cost": "Only a price with a formula has a maximum."})
@@ -142,6 +142,6 @@ def _exact(value: object) -> Fraction:
 
 
 def _require_maximum(maximum: int | None) -> int:
-    # The schema requires it with a formula.
+    # The schema requires a maximum if there is a formula.
     assert maximum is not None
     return maximum

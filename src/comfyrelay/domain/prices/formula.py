@@ -1,6 +1,6 @@
 """Formulas for prices, such as `2 + 3 * seconds * max(1, megapixels)`.
 
-The grammar is our own, and small: numbers, names, `+ - * /`, parentheses, `min` and `max`. Nothing is executed. All
+The grammar is small: numbers, names, `+ - * /`, parentheses, `min` and `max`. Nothing is executed. All
 values are exact fractions, so that the same inputs always have the same price.
 """
 

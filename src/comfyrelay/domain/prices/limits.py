@@ -1,8 +1,8 @@
-"""Limits of everything that customers may set. Without them, a customer could choose a batch of 4,096 pictures, or send
-a video of two hours.
+"""Limits for everything that customers may set. Without limits, a customer could choose a batch of 4,096 pictures, or
+send a video of two hours.
 
-The maximum of a text is its length in characters, of a video or sound its duration in seconds, and of an image its size
-in megapixels. One that is not set is the proposed one.
+The maximum is in characters for a text, in seconds for a video or sound, and in megapixels for an image. If it is not
+set, the proposed maximum applies.
 """
 
 import math
@@ -14,14 +14,14 @@ from comfyrelay.domain.properties import Property, PropertyType, Role, Value
 from comfyrelay.errors import InvalidInput
 
 MAX_SECONDS = 86_400
-# The longest run of an effect, unless its operator sets another limit.
+# Maximum duration of a run of an effect, unless its operator sets another limit.
 DEFAULT_RUN_SECONDS = 1800
 MAX_MEGAPIXELS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberLimit:
-    """The limits to propose, and the highest maximum of a published effect."""
+    """The limits to propose, and the highest maximum that a published effect may have."""
 
     proposed_minimum: float
     proposed_maximum: float
@@ -39,13 +39,13 @@ _BY_ROLE = {
 }
 _BATCH = NumberLimit(proposed_minimum=1, proposed_maximum=4, highest_maximum=64)
 _BATCH_KEYS = ("batch_size", "batch", "num_images", "amount", "batch_count", "image_count", "n_iter", "count", "repeat")
-# How far a number without a known meaning may go from its default: without limits of its node, and with them.
+# Maximum factor between a number without a known meaning and its default: without limits of its node, and with them.
 _FACTOR = 10
 _NODE_FACTOR = 100
 PIXELS = 1_000_000
 # Usual videos have at most 60 frames a second.
 MAX_FRAME_RATE = 61
-# A video of 4K. The size of an image is a limit of its property.
+# The size of a 4K video. For an image, the property has a limit.
 MAX_FRAME_PIXELS = 9 * PIXELS
 
 
@@ -65,7 +65,7 @@ class InputFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputLimit:
-    """The maximum of a text or file if none is set, and the highest one of a published effect."""
+    """The maximum of a text or file if none is set, and the highest maximum that a published effect may have."""
 
     proposed_maximum: float
     highest_maximum: float
@@ -82,7 +82,7 @@ _INPUTS = {
 
 
 def limit_of(prop: Property) -> NumberLimit | None:
-    """Return the limit of a number that makes a job larger, if it is one."""
+    """Return the limit of a number if it determines the size of a job, otherwise `None`."""
     if prop.type is not PropertyType.NUMBER:
         return None
     key = prop.key.lower()
@@ -133,8 +133,8 @@ def check_limits(properties: Sequence[Property]) -> None:
 
 
 def _problem(prop: Property) -> str | None:
-    if (of_input := _INPUTS.get(prop.type)) is not None and (prop.user_configurable or prop.is_primary_input):
-        return _input_problem(prop, of_input)
+    if (input_limit := _INPUTS.get(prop.type)) is not None and (prop.user_configurable or prop.is_primary_input):
+        return _input_problem(prop, input_limit)
     if prop.type is not PropertyType.NUMBER or not prop.user_configurable or prop.is_seed:
         return None
     proposed = "{:g} to {:g}".format(*propose_limits(prop))

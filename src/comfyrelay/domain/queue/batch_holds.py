@@ -10,9 +10,9 @@ from comfyrelay.errors import GraphError, GraphNotAllowed, GraphRefused, ModelUn
 _MISSING = frozenset({NotInstalled.code, ModelUnreadable.code})
 # An invalid graph fails every item, unless one has completed: then the error is in the values of the failed item.
 _WRONG_GRAPH = frozenset({GraphRefused.code, GraphError.code, GraphNotAllowed.code})
-# Any other failure holds its batch when this many items in a row have failed for the same reason.
+# Any other failure holds its batch once this many consecutive items have failed for the same reason.
 MAX_EQUAL_FAILURES = 3
-# What differs between messages about one reason: numbers with their unit, and quoted names, such as those of inputs.
+# Parts of messages that may differ for the same reason: numbers with units, and quoted names, such as those of inputs.
 _VARIABLE = re.compile(r"""(?<!\w)(["'`])[^"'`]*\1(?!\w)|\d+(?:[.,]\d+)*(?:\s?[KMGT]i?B\b)?""")
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 BLOCKED_EVENT = "client:blocked_workflow"
 UNBLOCKED_EVENT = "client:unblocked_workflow"
-# Memory that one server lacks and others have is rarely freed within the usual cooldown.
+# If one server lacks memory that others have, it is rarely freed within the usual cooldown.
 OUT_OF_MEMORY_COOLDOWN = timedelta(minutes=15)
 
 
@@ -23,7 +23,7 @@ class Block:
     blocked_until: datetime | None = None
     # The last failure, for operators.
     reason: str | None = None
-    # Such a block also ends when ComfyUI restarts.
+    # A block for running out of memory also ends when ComfyUI restarts.
     is_out_of_memory: bool = False
 
 

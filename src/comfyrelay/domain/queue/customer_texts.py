@@ -1,5 +1,5 @@
-"""What users of an effect read. They did not write its graph and do not run the server, so the words of nodes, models,
-databases and settings are for operators only, who find the raw text with the job."""
+"""Texts for users of an effect. They did not write its graph and do not run the server, so details about nodes, models,
+databases and settings are only for operators, who find the raw text with the job."""
 
 import re
 from collections.abc import Mapping

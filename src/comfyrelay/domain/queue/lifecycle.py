@@ -64,7 +64,7 @@ def lease(
 
 
 def began_at(dispatch: Dispatch, *, after_seconds: float | None, now: datetime) -> datetime | None:
-    """Return when the run began. The worker reports the seconds between lease and start."""
+    """Return the start of the run. The worker reports the seconds between lease and start."""
     if after_seconds is None or dispatch.leased_at is None:
         return dispatch.leased_at
     return min(now, dispatch.leased_at + timedelta(seconds=after_seconds))
@@ -259,8 +259,8 @@ def cancel(dispatch: Dispatch, *, now: datetime, reason: str | None = None) -> T
 
 
 def allowed_pause(dispatch: Dispatch, mode: PauseMode, *, are_own_runs_charged: bool) -> PauseMode:
-    """Return the mode that a pause has. A run that is charged by the second may finish: interrupted, it would be
-    repeated, and its seconds would cost nothing."""
+    """Return the mode to use for a pause. A run that is charged by the second may finish: if it were interrupted, it
+    would be repeated, and its seconds would not be charged."""
     return PauseMode.AFTER if are_own_runs_charged and dispatch.effect_id is None else mode
 
 
@@ -280,7 +280,7 @@ def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Transition |
         JobEventType.PAUSE_REQUESTED,
         reason=mode,
         pause_requested_at=now,
-        # A pause of the queue may have interrupted it already.
+        # A pause of the queue may already have interrupted the run.
         pause_mode=dispatch.pause_mode or mode if mode is PauseMode.AFTER else mode,
         release_requested_at=now if dispatch.is_prefetch else dispatch.release_requested_at,
     )

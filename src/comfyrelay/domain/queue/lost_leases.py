@@ -1,16 +1,16 @@
-"""Leases of workers that missed their heartbeats: when one ends, and when a worker that returns gets it back."""
+"""Leases of workers that missed heartbeats: when such a lease ends, and when a returning worker gets it back."""
 
 from datetime import datetime, timedelta
 
 from comfyrelay.domain.queue.dispatch import Dispatch, Transition
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
 
-# The reason why a lease ended that its worker may get back.
+# The end reason of leases that their worker may get back.
 SILENT = "silent"
 
 
 def was_heard(dispatch: Dispatch, *, since: datetime, ttl: timedelta) -> bool:
-    """Whether the lease began or got a heartbeat since then. Each time it gets its full time."""
+    """Whether the lease began or got a heartbeat after `since`. Each of these sets its expiry to `ttl` later."""
     return dispatch.lease_expires_at is not None and dispatch.lease_expires_at - ttl > since
 
 
@@ -24,9 +24,10 @@ def revive(
     ttl: timedelta,
     now: datetime,
 ) -> Transition | None:
-    """Return a lease that ended in silence to its worker, if the job still waits and no later lease began.
+    """Return a lease that ended for lack of heartbeats to its worker, if the job still waits without a later lease.
 
-    Epoch and attempts stay: it is the same lease. A job that was moved to another provider is not returned.
+    Epoch and attempts do not change, because it is the same lease. A job that was moved to another provider is not
+    returned.
     """
     if dispatch.status != DispatchStatus.QUEUED or dispatch.epoch != epoch or dispatch.has_burst:
         return None

@@ -106,7 +106,7 @@ def another_worker_text(sizes: Sequence[int | None]) -> str:
 
 
 def every_gpu_failed(error: str, sizes: Sequence[int | None]) -> str:
-    """Return the error of a job that ran out of memory on every GPU that can run it: their memory, and what to do."""
+    """Return the error of a job that ran out of memory on every GPU that can run it, with GPU sizes and advice."""
     sentence = user_sentence(error)
     if len(sizes) == 1 and sentence.endswith(ADVICE):
         return error

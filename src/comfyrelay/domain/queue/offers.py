@@ -26,15 +26,15 @@ class WaitingWorker(NamedTuple):
 class OfferOrder(Generic[T]):
     """Items of waiting workers in the order of offers.
 
-    Machines that stay anyway come first, the longest waiting first. Then come machines of scaled fleets: the fullest
-    first, then the one that was busy last, so that the others become idle and can stop.
+    Machines that are not scaled come first, longest wait first. Then come machines of scaled fleets: the fullest first,
+    then the one that was busy most recently, so that the others become idle and can stop.
     """
 
     def __init__(self) -> None:
         self._numbers = count()
         self._entries: dict[T, tuple[Rank, WaitingWorker]] = {}
         self._all: list[tuple[Rank, T]] = []
-        # The items with a workflow loaded, by its hash.
+        # Items by the hashes of their loaded workflows.
         self._warm: dict[str, list[tuple[Rank, T]]] = {}
 
     def __len__(self) -> int:
@@ -69,8 +69,8 @@ class OfferOrder(Generic[T]):
         self._warm.clear()
 
     def first(self, hashes: Collection[str]) -> Iterator[T]:
-        """Iterate over all items, those with one of these workflows loaded first. Items may be added and removed
-        meanwhile."""
+        """Iterate over all items, starting with those that have one of these workflows loaded. Items may be added and
+        removed during the iteration."""
         rank: Rank | None = None
         while found := min(
             (entry for hash_ in hashes if (entry := _after(self._warm.get(hash_, []), rank))),
@@ -91,6 +91,6 @@ def _remove(ranked: list[tuple[Rank, T]], rank: Rank) -> None:
 
 
 def _after(ranked: list[tuple[Rank, T]], rank: Rank | None) -> tuple[Rank, T] | None:
-    """Return the first entry behind this rank."""
+    """Return the first entry after this rank."""
     position = 0 if rank is None else bisect_right(ranked, rank, key=itemgetter(0))
     return ranked[position] if position < len(ranked) else None

@@ -48,7 +48,7 @@ class Progress:
     node_id: str | None = None
     node: str | None = None
     node_class: str | None = None
-    # Nodes of the graph that have run, and all of them.
+    # Number of nodes that have run, and of all nodes in the graph.
     nodes_done: float | None = None
     nodes_total: float | None = None
     step: float | None = None

@@ -14,7 +14,7 @@ def is_held(status: str, *, is_prefetched: bool) -> bool:
 def stop_lease(dispatch: Dispatch, *, is_prefetched: bool, mode: PauseMode, now: datetime) -> Transition | None:
     """Ask the worker to return a dispatch to the queue: with `after` a prefetched one, with `now` also a running one.
 
-    Unlike the pause of a job, it stays queued, so that resuming the queue is enough.
+    Unlike after the pause of a job, the dispatch remains queued, so resuming the queue is enough.
     """
     is_interrupted = mode is PauseMode.NOW and not is_prefetched
     is_requested = dispatch.pause_mode == PauseMode.NOW if is_interrupted else dispatch.release_requested_at is not None
@@ -29,7 +29,7 @@ def stop_lease(dispatch: Dispatch, *, is_prefetched: bool, mode: PauseMode, now:
 
 
 def resume_lease(dispatch: Dispatch) -> Transition | None:
-    """Let a running dispatch finish that its worker has not interrupted yet, unless the job itself was paused."""
+    """Let a running dispatch finish if its worker has not interrupted it yet, unless the job itself was paused."""
     is_interrupted = dispatch.is_leased and dispatch.pause_mode == PauseMode.NOW
     if not is_interrupted or dispatch.pause_requested_at is not None:
         return None
@@ -38,7 +38,7 @@ def resume_lease(dispatch: Dispatch) -> Transition | None:
 
 
 def pause_text(held: int) -> str:
-    """Say that the queue is paused and what it holds."""
+    """Say that the queue is paused, and how many jobs it holds."""
     match held:
         case 0:
             return "The queue is paused. It holds no jobs yet. Resume it to run new ones."

@@ -23,7 +23,7 @@ class WarmPolicy:
 
 
 class Entitlement(NamedTuple):
-    """What a worker may lease. Workers with the same entitlement share one list of candidates."""
+    """The dispatches that a worker may lease. Workers with the same entitlement share one list of candidates."""
 
     stage: str
     providers: tuple[str, ...]
@@ -55,7 +55,7 @@ class Claim:
 
 
 class Candidate(NamedTuple):
-    """A queued dispatch, and since when warm dispatches have been preferred to it."""
+    """A queued dispatch, and the time since which warm dispatches have been preferred to it."""
 
     dispatch: Dispatch
     passed_over_at: datetime | None = None

@@ -55,7 +55,7 @@ class JobState(NamedTuple):
     millitokens_per_second: int | None = None
     # Set when the job ends.
     charged_tokens: int | None = None
-    # Users of an effect read its errors in their own words.
+    # Set for a job of an effect, whose users get errors without technical details.
     effect_id: int | None = None
 
 
@@ -88,7 +88,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchHold:
-    """The failure of a job holds its batch."""
+    """A hold on a batch, caused by the failure of a job."""
 
     batch_id: str
     job_id: str
@@ -126,7 +126,7 @@ class Settled:
 
 
 def settlement_of(status: str, charged_tokens: int) -> TransactionType | None:
-    """Return how a terminal job is settled: completed and charged jobs consume tokens, others are refunded."""
+    """Return the settlement of a terminal job: completed and charged jobs consume tokens, others are refunded."""
     if status == JobStatus.COMPLETED or charged_tokens:
         return TransactionType.JOB_CONSUME
     if status in {JobStatus.FAILED, JobStatus.CANCELED}:
@@ -141,7 +141,7 @@ def video_status_of(job_status: str) -> VideoStatus:
 def apply_updates(job: JobState, updates: Sequence[JobUpdate], *, users_are_owners: bool = False) -> Settled | None:
     """Apply the next updates in order; skip updates that were applied before or come after a gap.
 
-    Users of an effect read its errors without the words of operators, unless they run the server themselves.
+    Users of an effect get its errors without technical details, unless they run the server themselves.
     """
     settled = Settled(job=job)
     is_customer = job.effect_id is not None and not users_are_owners

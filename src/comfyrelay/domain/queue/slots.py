@@ -54,7 +54,7 @@ class SlotState:
 
 
 def why_unavailable(devices: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """Return why a worker can run no job: the first reason, if none of its servers can be used."""
+    """Return why a worker cannot run jobs: the first reason if none of its servers can be used, otherwise `None`."""
     reasons = [text(device.get("unavailable_reason")) for device in devices or ()]
     return reasons[0] if reasons and all(reasons) else None
 

@@ -117,7 +117,7 @@ def update_of_transition(
     has_run: bool = False,
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
-    """Describe a transition; an ended lease is described by the dispatch before it.
+    """Describe a transition. An ended lease is described by the dispatch before the transition.
 
     `began_at` is the start of the run, if known, and `has_run` whether its worker reported one.
     """

@@ -44,7 +44,7 @@ class Waiting:
 
     @property
     def starts_in_seconds(self) -> float | None:
-        """The expected seconds until the start, also if it is about to start."""
+        """The expected seconds until the start, even if it is about to start."""
         return 0.0 if self.reason is Reason.STARTING else self.expected_start_seconds
 
 
@@ -56,7 +56,7 @@ class CandidateWorker:
     leases: int
     blocked_until: datetime | None = None
     unmet: UnmetRequirements | None = None
-    # Whether the job ran out of memory there, or does not fit on its GPU and another worker has a larger one.
+    # Whether the job ran out of memory on the worker, or needs a larger GPU, which another worker has.
     has_too_little_memory: bool = False
 
     @property
@@ -285,6 +285,6 @@ def pace_of(newest: Sequence[float]) -> DurationEstimate | None:
 
 
 def forecast(jobs: int, pace: DurationEstimate, *, slots: int, start: float) -> DurationEstimate:
-    """Estimate the seconds until new `jobs` are done, of which the first starts in `start` seconds."""
+    """Estimate the seconds until `jobs` new jobs are done. The first of them starts in `start` seconds."""
     rounds = -(-jobs // max(1, slots))
     return DurationEstimate(*(start + rounds * seconds for seconds in pace))

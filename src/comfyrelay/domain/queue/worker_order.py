@@ -76,7 +76,8 @@ def _natural_key(text: str) -> tuple[tuple[bool, int, str], ...]:
 def page_after(ids: Sequence[str], cursor: str | None, *, limit: int) -> tuple[Sequence[str], str | None]:
     """Return the page after the cursor, and the next cursor.
 
-    A cursor is the number of ids before the page and the last of them. If that id is gone, the number less one counts.
+    A cursor has the number of ids before the page and the last of these ids. If that id is gone, the page starts at
+    the number minus one.
     """
     begin = 0
     if cursor is not None:

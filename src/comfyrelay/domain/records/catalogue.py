@@ -12,8 +12,8 @@ from comfyrelay.domain.queue.states import WorkflowProvider
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingForNodes:
-    """Why a workflow has no graph yet: nodes that no worker has, or the problem found once all were known. `packages`
-    are the packages of these nodes, as far as they are known."""
+    """Why a workflow has no graph yet: nodes that no worker has, or a problem found once all nodes were known.
+    `packages` has the known packages of these nodes."""
 
     node_types: Sequence[str]
     problem: str | None = None
@@ -35,7 +35,7 @@ class WaitingForNodes:
 
     @classmethod
     def from_missing(cls, missing: Sequence[Mapping[str, Any]]) -> "WaitingForNodes":
-        """Return the value whose `missing` these are."""
+        """Create the object from its `missing` list."""
         packages = {item["name"]: item["source"] for item in missing if item["source"] is not None}
         return cls(node_types=[item["name"] for item in missing], packages=packages)
 
@@ -62,7 +62,7 @@ class WorkflowRecord:
     waiting: Mapping[str, Any] | None
     created_at: datetime
     updated_at: datetime
-    # Whether it is only the graph that came with jobs.
+    # Whether it was created only for the graph of submitted jobs.
     is_unlisted: bool = False
 
     @property
@@ -87,7 +87,7 @@ class EffectRecord:
     workflow_id: int
     property_overrides: Mapping[str, Any]
     asset_hashes: Mapping[str, str]
-    # The price, or the least price if there is a formula.
+    # The price, or the minimum price if there is a formula.
     credits_cost: int
     price_formula: str | None
     max_credits_cost: int | None

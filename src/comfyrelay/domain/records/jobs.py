@@ -50,7 +50,7 @@ class JobFields:
     # The job whose output was reused, and the tokens that a reused output or a free run saved.
     reused_from: str | None = None
     saved_tokens: int | None = None
-    # The price of a second of its run, if it is charged by the second.
+    # The price per second of its run, if it is charged by the second.
     millitokens_per_second: int | None = None
 
 
@@ -75,7 +75,7 @@ class JobRecord(JobFields):
 
     @property
     def again_tokens(self) -> int:
-        """The price of running it again; for a reused output or a free run, the price it would have had."""
+        """The price of running the job again; for a reused output or a free run, the price that it would have had."""
         return self.reserved_tokens if self.saved_tokens is None else self.saved_tokens
 
 
@@ -86,13 +86,13 @@ class NewJobRecord(JobFields):
 
     @property
     def private_graph(self) -> str | None:
-        """The path of its graph, if it belongs to a tenant."""
+        """The path of the job's graph if the graph belongs to a tenant, otherwise `None`."""
         path: str = self.input_payload["graph_path"]
         return path if is_private_graph(path) else None
 
     @property
     def space_bytes(self) -> int | None:
-        """How much it counts towards the limit of its tenant; `None` if it has a price."""
+        """The bytes that count towards the limit of the tenant; `None` if the job has a price."""
         return space_of_job(self.input_payload, tokens=self.reserved_tokens)
 
 
@@ -217,7 +217,7 @@ class BatchRecord:
     label: str | None
     request_digest: str
     notify_urls: Sequence[str] | None = field(repr=False)
-    # Why and since when it is held, and the failed jobs that caused it.
+    # The reason and the start of its hold, and the failed jobs that caused the hold.
     held: Mapping[str, Any] | None
     created_at: datetime
 
@@ -242,8 +242,8 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchFilter:
-    """`worker_id` holds or held a lease. `search` is a job id, or part of a worker id or an error. `begins` and `ends`
-    limit when it was queued."""
+    """`worker_id` is a worker that holds or held a lease. `search` is a job id, or part of a worker id or an error.
+    `begins` and `ends` limit the time at which the dispatch was queued."""
 
     status: DispatchStatus | None = None
     stage: Stage | None = None

@@ -17,7 +17,7 @@ class LoadSample(NamedTuple):
 
 
 class WaitingGroup(NamedTuple):
-    """Queued jobs that the same workers can run, and since when the oldest one waits."""
+    """Queued jobs that the same workers can run, and the time since which the oldest job has waited."""
 
     stage: str
     provider: str
@@ -119,7 +119,7 @@ class ConnectedProcess(NamedTuple):
 
 
 class WorkerVersion(NamedTuple):
-    """How many active workers have this version, and this version of the worker protocol."""
+    """The number of active workers with this version of ComfyRelay and of the worker protocol."""
 
     version: str | None
     protocol: int
@@ -138,7 +138,7 @@ class AuditFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewAuditLogEntry:
-    """A change by a person. `actor` is the email, or who ran a command on the machine `address`."""
+    """A change by a person. `actor` is the email, or the user who ran a command on the machine `address`."""
 
     actor_id: str | None
     actor: str
@@ -154,7 +154,7 @@ class NewAuditLogEntry:
 class AuditLogEntry:
     """A change by a person. `actor_id` is null for a command on the server's host. `before` and `after` have the
     changed fields, without secrets, or the request if it changed something else. `is_done` is false if the outcome is
-    unknown, because the server stopped meanwhile."""
+    unknown, because the server stopped before the end of the request."""
 
     id: int
     created_at: datetime

@@ -111,7 +111,7 @@ class WorkerJobRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
-    """How a worker registered, and who approved or revoked it since, if anyone.
+    """How a worker registered, and who has approved or revoked it since then, if anyone.
 
     `proof` is `secret` (of its stage), `identity_document` or `desk`.
     """
@@ -158,7 +158,7 @@ class BlockedHash:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerBlock:
-    """A worker that gets no jobs of a workflow now. The slug is unknown if the workflow was changed or deleted."""
+    """A worker that gets no jobs of a workflow at present. The slug is unknown if the workflow has changed or is gone."""
 
     worker_id: str
     workflow_hash: str
