@@ -16,7 +16,7 @@ from comfyrelay.services.autoscaling.figures import FleetFigures, FleetFiguresSe
 
 log = structlog.get_logger(__name__)
 
-# By metric: the figure and its unit.
+# The field and unit of each metric.
 METRICS: Mapping[str, tuple[str, str]] = {
     "QueueDepth": ("queue_depth", "Count"),
     "BacklogPerInstance": ("backlog_per_instance", "Count"),
@@ -87,7 +87,7 @@ class CloudWatch:
 
 
 class Publisher:
-    """Publishes the metrics each minute. If several processes run, one of them publishes."""
+    """Publishes the metrics every minute. If several processes run, only one of them publishes."""
 
     def __init__(self, figures: FleetFiguresService, cloudwatch: CloudWatch) -> None:
         self._figures = figures

@@ -1,8 +1,8 @@
 """The autoscaling loop: observe, decide, record, act, and record the result.
 
-One process leads. It decides when a job arrives or ends, and at each tick; it queries providers only at ticks, so that
-a slow provider delays no decision. Launches and terminations are in the database before the provider is called, under a
-key that the next leader continues with.
+Only the leading process decides: when a job arrives or ends, and at each tick. It queries providers only at ticks, so
+that a slow provider does not delay decisions. Launches and terminations are recorded in the database before the
+provider is called, under a key with which the next leader can continue.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ MAX_BUSY = 0.25
 PROVIDER_TIMEOUT_SECONDS = 60.0
 PRICES_INTERVAL_SECONDS = 300.0
 RESIGN_ATTEMPTS = 10
-# An answer with more machines than both limits is a mistake: they cannot be the fleet's.
+# An answer with more machines than both limits is a mistake: they cannot all belong to the fleet.
 IMPLAUSIBLE_MACHINES = 1000
 IMPLAUSIBLE_FACTOR = 10
 
 
 class ProvidersByName(Protocol):
     def get(self, name: str, /) -> MachineProvider | None:
-        """Return the provider. If there is none of this name, return `None` or raise a `ComfyRelayError`."""
+        """Return the provider. If no provider has this name, return `None` or raise a `ComfyRelayError`."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _FleetState:
     """State of a fleet between two decisions.
 
     `failure` says why its provider failed. `recorded` is the reason class of the last recorded decision. `prices` come
-    from the provider and are valid for the machines `priced`.
+    from the provider and are valid for the machine specification `priced`.
     """
 
     failure: str | None = None
@@ -76,11 +76,11 @@ class ScalingLoop:
         self._states: dict[int, _FleetState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_fleets: set[int] = set()
-        # One writer at a time, so that decisions are made on stable data.
+        # One writer at a time, so that decisions are based on stable data.
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Run until cancelled; another process may lead at once."""
+        """Run until cancelled. Then another process can lead at once."""
         loops = (self._lead, self._decide_when_due, self._observe_at_ticks)
         try:
             async with asyncio.TaskGroup() as group:
@@ -105,7 +105,7 @@ class ScalingLoop:
                 break
 
     async def decide_once(self) -> None:
-        """Decide for every fleet and start to act."""
+        """Decide for every fleet, and start to carry out the decisions."""
         if self._scaling.leadership.leader is None:
             return
         async with self._writing:
@@ -114,24 +114,24 @@ class ScalingLoop:
                 plans = {plan.fleet: plan for plan in await asyncio.to_thread(decide, seen.snapshot)}
                 for observed in seen.snapshot.fleets:
                     fleet = seen.fleets[observed.slug]
-                    # The KEDA scaler records its number itself, with pods that only the scaler can list.
+                    # The KEDA scaler records its own decisions, because only the scaler can list the pods.
                     if fleet.is_scaled and not observed.is_scaled_externally:
                         await self._carry_out_alone(fleet, observed, plans[observed.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
-        """Query every provider; a slow or failing one affects no other."""
+        """Query every provider. A slow or failing provider does not affect the others."""
         if self._scaling.leadership.leader is None:
             return
         fleets = [fleet for fleet in await self._scaled_fleets() if fleet.id not in self._busy_fleets]
         await asyncio.gather(*(self._check_fleet(fleet) for fleet in fleets if self._can_launch(fleet)))
 
     async def idle(self) -> None:
-        """Wait for all started tasks."""
+        """Wait until all started tasks have ended."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _lead(self) -> None:
-        """Lead only if there is a scaled fleet, so that nothing is written without one."""
+        """Lead only if there is a scaled fleet, so that nothing is written otherwise."""
         leadership = self._scaling.leadership
         while True:
             was_leader = has_fleets = leadership.leader is not None
@@ -157,7 +157,7 @@ class ScalingLoop:
 
     async def _observe_at_ticks(self) -> None:
         while True:
-            # Not awaited: the next tick comes even if a provider is slow.
+            # Not awaited, so that a slow provider does not delay the next tick.
             self._start(self._run_logged("observe", self.observe_once))
             await asyncio.sleep(self._tick_seconds)
 
@@ -226,7 +226,7 @@ class ScalingLoop:
             self._busy_fleets.discard(fleet.id)
 
     async def _observe(self, fleet: FleetRecord, provider: MachineProvider) -> Sequence[ProviderMachine] | None:
-        """Return the provider's machines, or `None` if the provider fails. The last known state is then kept."""
+        """Return the provider's machines. `None` means that the provider failed; then the last known state is kept."""
         state = self._state(fleet)
         try:
             async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS):
@@ -242,7 +242,7 @@ class ScalingLoop:
         return listed
 
     async def _learn_prices(self, fleet: FleetRecord, provider: MachineProvider) -> None:
-        """Query the prices. On an error the last known ones count, because machines are observed in any case."""
+        """Query the prices. After an error, keep the last known prices, so that observation continues."""
         state, spec = self._state(fleet), fleet.machine_spec
         if state.priced != spec:
             state.priced, state.prices, state.prices_at = spec, None, float("-inf")
@@ -259,7 +259,7 @@ class ScalingLoop:
     async def _carry_out_alone(
         self, fleet: FleetRecord, observed: ObservedFleet, plan: FleetPlan, snapshot: StageSnapshot
     ) -> None:
-        """Carry out a plan. An error affects no other fleet, except that losing leadership ends all."""
+        """Carry out a plan. An error does not affect other fleets, except for the loss of leadership."""
         try:
             await self._carry_out(fleet, observed, plan, snapshot)
         except LeadershipLost:
@@ -307,7 +307,7 @@ class ScalingLoop:
             async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS):
                 result = await provider.launch(_provider_fleet(fleet), orders, total=confirmed.total)
         except Exception as error:
-            # The machines may exist. The next tick repeats the orders under the same keys.
+            # The machines may exist, so the next tick repeats the orders with the same keys.
             self._count_error(fleet, "launch")
             log.warning("autoscaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"launch_failed": _why(error)}
@@ -316,10 +316,10 @@ class ScalingLoop:
         for kind, _text in refused.values():
             self._scaling.monitor.counts.refusals[fleet.slug, fleet.stage, kind] += 1
         if refused:
-            # Another type may be available.
+            # Decide again, because another type may be available.
             self._scaling.wakeup.notify()
         texts = sorted({text for _kind, text in refused.values()})
-        # Such as a group at AWS, which accepts a number and launches later.
+        # Some providers launch later, such as Auto Scaling groups, which only accept a number.
         pending = len(wanted) - len(launched) - len(refused)
         return {
             "launched": len(launched),
@@ -377,13 +377,13 @@ def _check_plausible(fleet: FleetRecord, machines: int) -> None:
 def _results(
     wanted: Sequence[MachineRecord], result: LaunchResult
 ) -> tuple[dict[str, ProviderMachine], dict[str, tuple[str, str]]]:
-    """Return launched machines and refusals by key. Orders that are in neither are pending.
+    """Return launched machines and refusals by key. All other orders are pending.
 
     A refusal applies to every order of its type, or to all if it names no type.
     """
     orders = {order.key: order for order in wanted}
     launched: dict[str, ProviderMachine] = {}
-    # Machines without a key take the orders that the others leave.
+    # Machines without a key get the remaining orders.
     for machine in sorted(result.launched, key=lambda machine: machine.key is None):
         key = next(iter(orders), None) if machine.key is None else machine.key
         if key in orders:

@@ -1,4 +1,4 @@
-"""Validate `machines.options` of fleets by provider, so that saving a misspelt option fails."""
+"""Validate the `machines.options` of fleets by provider, so that a misspelled option cannot be saved."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ FIELD = "machines.options"
 
 
 class CommandOptions(BaseModel):
-    """All other options belong to the script."""
+    """Options of the provider `command`. All other options belong to the script."""
 
     model_config = ConfigDict(extra="allow")
 

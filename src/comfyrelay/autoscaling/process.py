@@ -10,7 +10,7 @@ from comfyrelay.services.engine import Engine
 
 @asynccontextmanager
 async def scaling_fleets(engine: Engine, *, secrets: Mapping[str, Sequence[str]]) -> AsyncIterator[ScalingLoop]:
-    """Scale every fleet with autoscaling settings inside the block. Workers register with one of the `secrets`."""
+    """Inside the block, scale every fleet that has autoscaling settings. Workers register with one of the `secrets`."""
     settings = engine.settings
     providers = Providers(ProviderContext(settings=settings, api_url=settings.base_url, secrets=secrets))
     try:

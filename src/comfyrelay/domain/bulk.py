@@ -46,7 +46,7 @@ class SeedMode(StrEnum):
 
 
 class WildcardMode(StrEnum):
-    """How prompts with `{a|b}` and `__name__` are expanded: not at all, at random per job, or as one job per combination."""
+    """How prompts with `{a|b}` and `__name__` are expanded: not at all, at random, or into one job per result."""
 
     OFF = "off"
     RANDOM = "random"

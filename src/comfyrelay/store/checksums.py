@@ -4,7 +4,7 @@ import ast
 import hashlib
 from pathlib import Path
 
-# Parsing the migrations takes longer than all other checks of a start. A test compares these with the files.
+# Parsing the migrations would take longer than all other checks at startup. A test compares these with the files.
 CHECKSUMS = {
     "central_0001": "db57ced480fae8620441c4f2c105879be3e90bc0912afda7481ca90eb9652fef",
     "tenant_0001": "9798068046318a28fe61f4db81d68b0bcf0cbbeef9878a25c6fe60cd44303767",
@@ -12,13 +12,13 @@ CHECKSUMS = {
 
 
 def checksum(path: Path) -> str:
-    """Return the checksum of what a migration does, without its comments, docstrings, imports and formatting."""
+    """Return the checksum of a migration's code, without its comments, docstrings, imports and formatting."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return hashlib.sha256(repr(_shape(tree)).encode()).hexdigest()
 
 
 def _shape(value: object) -> object:
-    """Return the nodes of the syntax as tuples. Empty fields are left out, because versions of Python add some."""
+    """Return the syntax tree as tuples. Empty fields are left out, because new versions of Python add some."""
     if isinstance(value, list):
         return [_shape(item) for item in value if not _is_without_effect(item)]
     if isinstance(value, ast.AST):
@@ -28,6 +28,6 @@ def _shape(value: object) -> object:
 
 
 def _is_without_effect(node: object) -> bool:
-    """Whether a statement is a text or an import. A module that a migration imports may move."""
+    """Whether a statement is a string or an import. Imports are ignored because imported modules may move."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_text or isinstance(node, ast.Import | ast.ImportFrom)

@@ -44,7 +44,7 @@ BACKOFF = Backoff(first_seconds=0.008, max_seconds=0.1, jitter=0.5)
 
 # Deadlocks and serialization failures: the transaction was rolled back and can be run again.
 _RETRYABLE = {"40P01", "40001", "55P03"}
-# The connection is lost, the server starts, stops or has too many clients, or it is out of memory.
+# The connection is lost, or the server is starting, stopping, out of memory or out of connections.
 _UNREACHABLE = {"57P01", "57P02", "57P03", "53000", "53200", "53300", "3D000"}
 # Missing role, wrong password, missing permission, or a database that allows no connections.
 _REFUSED = {"28000", "28P01", "42501", "55000"}
@@ -59,7 +59,7 @@ _NOT_WRITABLE: dict[str | int | None, str] = {
 }
 # A database counts as not writable for this long after a failed write, unless a later write succeeds.
 NOT_WRITABLE_SECONDS = 10.0
-# The step name of a write so small that its success proves nothing about others.
+# The step name of a write that is so small that its success proves nothing about other writes.
 PROBE = "probe"
 
 # Two servers leased a job for the same request. The second gets a conflict.
@@ -75,7 +75,7 @@ class Boundary(StrEnum):
 
 Crash = Callable[[str, Boundary], Awaitable[None]]
 Work = Callable[[Tx], Awaitable[Any]]
-# Gets a function that runs work in the transaction, and the work.
+# Called with a function that runs work in the transaction, and with the work.
 Around = Callable[[Callable[[Work], Awaitable[Any]], Work], Awaitable[Any]]
 
 
@@ -87,7 +87,7 @@ class Database:
         self.url = async_url(url)
         self.dialect = self.url.get_backend_name()
         self.crash: Crash | None = None
-        # Runs the work of each transaction, if set: services record changes of people in it.
+        # If set, runs the work of each transaction. Services use it to record people's changes.
         self.around: Around | None = None
         # The last write error, and the time on the event loop's clock until which it counts.
         self._write_error: tuple[float, NotWritable] | None = None
@@ -198,8 +198,8 @@ class _Connections:
             try:
                 yield tx
             except BaseException as error:
-                # The driver knows that the server has terminated a connection before it sees it closed. A canceled
-                # caller leaves a request behind that the next user of the connection would have to wait for.
+                # The driver learns that the server has terminated a connection before it sees it closed. A canceled
+                # caller leaves behind a request for which the next user of the connection would have to wait.
                 is_sound = not isinstance(error, asyncpg.InternalClientError) and not _was_canceled(error)
                 if _why_not_writable(error) is not None:
                     is_sound = False
@@ -300,9 +300,9 @@ def _postgres_engine(url: URL) -> AsyncEngine:
             "server_settings": {
                 "application_name": process_name(),
                 "timezone": "UTC",
-                # Every statement has an index, for tables of any size. The planner assumes that each list of rows has a
-                # hundred entries, and may choose to scan whole tables or to plan each call again. That makes a queue
-                # suddenly slow when a table grows.
+                # Every statement has an index, whatever the size of the tables. The planner assumes that each list of
+                # rows has a hundred entries, and may decide to scan whole tables or to plan each call again. The queue
+                # would then suddenly become slow when a table grows.
                 "plan_cache_mode": "force_generic_plan",
                 "enable_seqscan": "off",
                 "enable_hashjoin": "off",

@@ -1,4 +1,4 @@
-"""Normalise the definitions of indexes and conditions, so that equal ones have equal texts.
+"""Normalize the definitions of indexes and conditions, so that equal definitions have equal texts.
 
 PostgreSQL prints conditions with its own operators, casts and parentheses. Python's parser removes the parentheses that
 do not matter, because its operators bind in the same order as in SQL. A condition that it cannot parse is

@@ -16,7 +16,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.types import relay_now, sql_literal
 
-# All private workflows count as one: their names belong to tenants, and their number is unbounded.
+# All private workflows count as one, because their names belong to tenants and their number is unbounded.
 PRIVATE = "(private)"
 
 
@@ -67,7 +67,7 @@ def _seconds(since: datetime, now: datetime) -> float:
 
 
 async def suspects(tx: Tx, *, blocked_workers: int) -> int:
-    """Count the workflows that are blocked on this many workers, so that the workflow is the likely cause."""
+    """Count the workflows that are blocked on at least this many workers: the workflow is probably the cause."""
     several = (
         select(workflow_blocks.c.workflow_hash)
         .where(workflow_blocks.c.blocked_until > relay_now())
@@ -86,7 +86,7 @@ async def entry_ages(tx: Tx) -> dict[str, float]:
 
 async def submission_age(tx: Tx) -> float:
     """Return the age of the oldest pending submission of a shard."""
-    # Read the first row instead of the minimum: rows are in order of time, and only the key is indexed.
+    # Read the first row instead of the minimum, because rows are in order of time, and only the key is indexed.
     query = select(tenant.outbox.c.created_at, relay_now().label("now")).order_by(tenant.outbox.c.id).limit(1)
     row = (await tx.execute(query)).one_or_none()
     return _seconds(row.created_at, row.now) if row else 0.0

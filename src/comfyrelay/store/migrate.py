@@ -2,7 +2,7 @@
 
 Alembic is imported only for an upgrade, because the import takes a tenth of the startup time.
 
-The revision in the database only says which migrations ran, not what they did. A checksum of each one is stored, and
+The revision in the database says only which migrations ran, not what they did. A checksum of each one is stored, and
 the schema is compared with the table definitions.
 """
 
@@ -49,7 +49,7 @@ def revisions(schema: Schema) -> list[str]:
 
 
 def checksum(schema: Schema, revision: str) -> str:
-    """Return the checksum of a migration. It is computed only for one that is being written."""
+    """Return the checksum of a migration. It is computed only for a migration that is still being written."""
     return checksums.CHECKSUMS.get(revision) or checksums.checksum(path_of(schema, revision))
 
 
@@ -107,7 +107,7 @@ def later_revisions(revision: str | None, schema: Schema) -> list[str]:
 
 
 async def is_usable(database: Database, schema: Schema) -> bool:
-    """Whether a running process can use the schema, also after a newer version has added to it."""
+    """Whether a running process can use the schema, even if a newer version has added to it."""
 
     def work(connection: Connection) -> bool:
         found = schema_check.compare(connection, schema.metadata)
@@ -188,7 +188,7 @@ def _mismatch(name: str, changed: list[str], differences: tuple[str, ...]) -> st
 
 
 def _changed_migrations(connection: Connection, schema: Schema) -> list[str]:
-    """Return the migrations that ran with another content. Databases of early versions have no checksums."""
+    """Return the migrations that ran with different content. Databases of early versions have no checksums."""
     if not inspect(connection).has_table(_APPLIED.name):
         return []
     known = revisions(schema)
@@ -197,7 +197,7 @@ def _changed_migrations(connection: Connection, schema: Schema) -> list[str]:
 
 
 def _record(connection: Connection, schema: Schema, newest: str) -> None:
-    """Store the checksums of migrations that ran. `checkfirst` asks the database, so this writes only what is new."""
+    """Store the checksums of migrations that ran, unless they are stored already. Create the table if needed."""
     _APPLIED.create(connection, checkfirst=True)
     stored = set(connection.execute(select(_APPLIED.c.revision)).scalars())
     ran = [revision for revision in revisions(schema) if revision <= newest and revision not in stored]

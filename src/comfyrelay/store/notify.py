@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 CHANNEL = "comfyrelay_work"
 MESSAGES_CHANNEL = "comfyrelay_words"
-# A NOTIFY payload is limited to 8,000 bytes: this many ids of 50 characters are 7,650.
+# Maximum number of messages per NOTIFY. The payload is limited to 8,000 bytes; with ids of 50 characters, it has 7,650.
 MAX_MESSAGES = 150
 # At most 20 notifications per second and process, because NOTIFY takes a database-wide lock at commit.
 DEBOUNCE_SECONDS = 0.05
@@ -52,7 +52,7 @@ class NotifyChannel:
         self._call_listeners([message])
 
     def on_message(self, listener: Listener) -> None:
-        """Call the listener with each published message. Some arrive twice."""
+        """Call the listener with each published message. Some messages arrive twice."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
@@ -85,7 +85,7 @@ class PostgresNotifyChannel(NotifyChannel):
         self._listener: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._unsent = False
-        # A dict, because a message is sent once even if it was published several times.
+        # A dict, so that a message that was published several times is sent only once.
         self._unpublished: dict[str, None] = {}
         self._lost = asyncio.Event()
         self.listening = asyncio.Event()
@@ -119,7 +119,7 @@ class PostgresNotifyChannel(NotifyChannel):
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        """Send what was announced during the wait. One NOTIFY covers all of it, because it follows the commits."""
+        """Send what was announced during the wait. As it follows all the commits, one NOTIFY is enough."""
         try:
             while self._unsent or self._unpublished:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
@@ -155,7 +155,7 @@ class PostgresNotifyChannel(NotifyChannel):
         connection.add_termination_listener(lambda *_: self._lost.set())
         await connection.add_listener(CHANNEL, lambda *_: self._wake())
         await connection.add_listener(MESSAGES_CHANNEL, lambda *event: self._call_listeners(event[-1].split()))
-        # Wake once, for announcements from before the connection was open.
+        # Wake up once, for announcements from before the connection was open.
         self._wake()
         self.listening.set()
 

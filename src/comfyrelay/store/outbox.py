@@ -1,4 +1,4 @@
-"""Outboxes: steps that must still reach the other database, written in the transaction of the change."""
+"""Outboxes: steps that still have to reach the other database, written in the same transaction as the change."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,7 +143,7 @@ async def _stuck_rows(tx: Tx, box: Table, older_than_seconds: float, limit: int)
 
 
 async def count_stuck(tx: Tx, box: Table, *, older_than_seconds: float, shard: str | None = None) -> int:
-    """Count the rows of an outbox that are older than this."""
+    """Count the rows of an outbox that are older than `older_than_seconds`."""
     query = select(func.count()).select_from(box).where(box.c.created_at <= relay_now(-older_than_seconds))
     if shard is not None:
         query = query.where(box.c.shard == shard)

@@ -11,9 +11,9 @@ from comfyrelay.store.database import Tx
 
 T = TypeVar("T")
 
-# Rows that a page may scan for a filter without an index: about 30 ms.
+# Maximum number of rows that a page may scan for a filter without an index, which takes about 30 ms.
 MAX_SCANNED = 20_000
-# A page ends at this size of its large columns, because loading and sending them blocks the event loop.
+# A page ends when its large columns reach this size, because loading and sending them blocks the event loop.
 MAX_PAGE_BYTES = 2 * 1024**2
 
 # Ids are assigned before a commit, so they are in the order of time only within this distance.
@@ -69,7 +69,7 @@ async def in_period(
     begins: datetime | None,
     ends: datetime | None,
 ) -> Select[Any]:
-    """Limit `rows` to the ids of a period of time. Rows at its ends may belong to other times: check these too."""
+    """Limit `rows` to the ids of a period. Rows at its ends may be outside of it, so check their times, too."""
     if begins is not None:
         rows = rows.where(key >= await _first_id_since(tx, key, created_at, begins) - ID_OVERLAP)
     if ends is not None:
@@ -121,6 +121,6 @@ def newest(rows: Select[Any], key: ColumnElement[Any], *, before: Any, limit: in
 
 
 def page_of(found: Sequence[Any], record: Callable[..., T], key: str, *, limit: int) -> tuple[list[T], Any]:
-    """Return the records of a page and the key of the next. The query must have selected one row more than `limit`."""
+    """Return the records of a page, and the key of the next page. The query must select one row more than `limit`."""
     following = getattr(found[limit - 1], key) if len(found) > limit else None
     return [record(**row._mapping) for row in found[:limit]], following

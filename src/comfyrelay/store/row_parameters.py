@@ -78,7 +78,7 @@ def with_ids(ids: Iterable[Any]) -> dict[str, Any]:
 
 
 def as_rows(objects: Iterable[Any], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the named attributes of each object. Dataclasses whose fields are the columns do not need it."""
+    """Yield the named attributes of each object. Not needed for dataclasses whose fields are the columns."""
     values = attrgetter(*names)
     return (dict(zip(names, values(object_), strict=True)) for object_ in objects)
 

@@ -1,7 +1,7 @@
 """Compare the tables of a database with their definitions.
 
-SQLAlchemy's reflection asks several questions per table, which takes half a second at every start of a desk. A few
-statements over the catalogues of SQLite and PostgreSQL take milliseconds.
+SQLAlchemy's reflection runs several queries per table, which takes half a second at every start of a desk. A few
+queries of the catalogs of SQLite and PostgreSQL take milliseconds.
 """
 
 import re
@@ -114,7 +114,7 @@ def listed(differences: tuple[str, ...]) -> str:
 
 
 def _change(part: Part, found: str, wanted: str) -> str | None:
-    """Describe the difference of two definitions, if their meanings differ."""
+    """Describe the difference between two definitions if their meanings differ."""
     if found != wanted and part[1] in _NORMALISE:
         found, wanted = (_NORMALISE[part[1]](definition) for definition in (found, wanted))
     return None if found == wanted else f"{_describe(part)} is {found}, not {wanted}"

@@ -56,7 +56,7 @@ class Tx:
         self._connection = connection
         self._driver = driver
         self._writes: list[Call] = []
-        # Ends the transaction that the next statement begins. `None` if it has begun, or is not needed.
+        # Ends the transaction that the next statement begins. `None` if it has already begun, or is not needed.
         self._not_begun: contextlib.AsyncExitStack | None = None
         self.dialect = connection.dialect.name
 
@@ -69,8 +69,8 @@ class Tx:
         self._writes.append((build, await self._encoded(parameters)))
 
     async def fetch(self, build: Build, parameters: Mapping[str, Any], *, then: Sequence[Call] = ()) -> Sequence[Any]:
-        """Run a statement and return its rows. `then` has writes that belong to it, which run in the same round trip
-        although they may reference its rows."""
+        """Run a statement and return its rows. The writes in `then` belong to the statement and run in the same round
+        trip, although they may reference its rows."""
         if self._driver is None:
             encoded = await self._encoded(parameters)
             result: CursorResult[*tuple[Any, ...]] = await self._connection.execute(build(self.dialect), encoded)

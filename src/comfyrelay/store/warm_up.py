@@ -13,9 +13,9 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 def compile_statements(dialect: str) -> int:
-    """Compile the statements of all imported modules of this package. Returns their number.
+    """Compile the statements of all imported modules of this package. Return their number.
 
-    SQLite's are only built: SQLAlchemy compiles them with the first parameters.
+    For SQLite, the statements are only built: SQLAlchemy compiles them with the first parameters.
     """
     found = [build for build in _functions_of_dialect() if isinstance(build(dialect), Executable)]
     if dialect == "postgresql":
@@ -26,7 +26,7 @@ def compile_statements(dialect: str) -> int:
 
 def _functions_of_dialect() -> Iterator[Any]:
     """Yield the functions whose only argument is a dialect."""
-    # Copies, because other threads import modules meanwhile.
+    # Iterate over copies, because other threads may import modules in the meantime.
     imported = list(sys.modules.items())
     for module in [module for name, module in imported if name.startswith(f"{_PACKAGE}.") and name != __name__]:
         for value in list(vars(module).values()):

@@ -29,11 +29,11 @@ log = structlog.get_logger(__name__)
 
 class ReplicaDecisions:
     def __init__(self, autoscaling: Autoscaling, pods: Pods | None) -> None:
-        """`pods` is `None` outside a cluster. Then starting pods are not counted."""
+        """`pods` is `None` outside a cluster, where starting pods are not counted."""
         self._snapshots = autoscaling.snapshots
         self._machines = autoscaling.machines
         self._pods = pods
-        # By fleet id: planned number, reported number and reason class of the last recorded decision.
+        # Planned number, reported number and reason class of the last recorded decision, by fleet id.
         self._recorded: dict[int, tuple[int, int, str]] = {}
         self._last_pods: dict[tuple[Stage, str], Sequence[Pod]] = {}
 
@@ -65,7 +65,7 @@ class ReplicaDecisions:
         return desired
 
     async def _record(self, fleet: FleetRecord, plan: FleetPlan, saw: Mapping[str, Any], *, requested: int) -> None:
-        """Record a changed decision. Log a failed write, because KEDA gets its answer anyway."""
+        """Record a decision if it has changed. A failed write is only logged, because KEDA gets its answer anyway."""
         kind = (plan.desired, requested, reason_class(plan.reason))
         if self._recorded.get(fleet.id) == kind:
             return
@@ -77,9 +77,9 @@ class ReplicaDecisions:
             self._recorded[fleet.id] = kind
 
     async def _list_pods(self, stage: Stage, slug: str) -> Sequence[Pod] | None:
-        """Return the pods, or on an error the last known ones, so that no starting pod is deleted.
+        """Return the pods. After an error, return the last known pods, so that no starting pod is deleted.
 
-        `None` means that they were never listed.
+        `None` means that the pods have never been listed.
         """
         if self._pods is not None:
             try:
@@ -92,7 +92,7 @@ class ReplicaDecisions:
 def plan_replicas(plan: FleetPlan, fleet: ObservedFleet, pods: Sequence[Pod] | None) -> DesiredReplicas:
     """Convert the number of machines in a plan to a replica count.
 
-    Workers that run elsewhere, or in a pod that was just killed, are capacity, but not replicas.
+    Workers that run elsewhere, or in a pod that was just killed, count as capacity, but not as replicas.
     """
     names = None if pods is None else {pod.name for pod in pods}
     machines = [machine for machine in fleet.machines if names is None or machine.id in names]
@@ -106,7 +106,7 @@ def plan_replicas(plan: FleetPlan, fleet: ObservedFleet, pods: Sequence[Pod] | N
 def add_starting_pods(fleet: ObservedFleet, pods: Sequence[Pod], now: datetime) -> ObservedFleet:
     """Count pods without a worker as booting machines, and pods created in the last minute as launches.
 
-    A pod has the price of the fleet's first instance type, because a cluster has no prices.
+    A pod gets the price of the fleet's first instance type, because a cluster has no prices.
     """
     kind = preferred_type(fleet)
     known = {machine.id for machine in fleet.machines}

@@ -17,10 +17,10 @@ from comfyrelay.errors import ComfyRelayError
 
 log = structlog.get_logger(__name__)
 
-# Costs are 32-bit integers. A pod without one, such as a starting pod, has 0.
+# Costs are 32-bit integers. A pod without a cost, such as a starting pod, counts as 0.
 MAX_COST = 2**31 - 1
 MIN_COST = -(2**31)
-# Smaller changes are not written: each write is a call to the cluster's API.
+# Smaller changes are not written, because each write is a call to the cluster's API.
 TOLERANCE_SECONDS = 10
 INTERVAL_SECONDS = 5.0
 
@@ -35,8 +35,8 @@ class ScaledFleet:
 def deletion_costs(machines: Sequence[ObservedMachine], now: datetime) -> dict[str, int]:
     """Return the cost by machine id.
 
-    The cost of an idle machine is the time its idle period began, so it does not change while the machine stays idle.
-    It is shifted below 0, the cost of a starting pod.
+    The cost of an idle machine is the start time of its idle period, so it does not change while the machine is idle.
+    It is shifted below 0, which is the cost of a starting pod.
     """
     costs = {}
     for machine in machines:
@@ -54,7 +54,7 @@ class DeletionCosts:
         self._fleets: dict[ScaledFleet, None] = {}
 
     def track(self, fleet: ScaledFleet) -> None:
-        """Ignore fleets of other namespaces: the service account cannot read their pods."""
+        """Track a fleet. Ignore fleets of other namespaces, because the service account cannot read their pods."""
         if fleet.namespace == self._pods.namespace:
             self._fleets[fleet] = None
 
@@ -68,7 +68,7 @@ class DeletionCosts:
             try:
                 await self._write(fleet, (await get_desired(fleet.stage, fleet.slug)).machines)
             except (ComfyRelayError, httpx.HTTPError) as error:
-                # Then pods are deleted in another order, and still finish their jobs.
+                # Without costs, pods are deleted in another order, but still finish their jobs.
                 log.warning("scaler.deletion_costs_failed", fleet=fleet.slug, error=str(error))
 
     async def _write(self, fleet: ScaledFleet, machines: Sequence[ObservedMachine]) -> None:

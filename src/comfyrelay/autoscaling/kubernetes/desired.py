@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import Stage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DesiredReplicas:
-    """`machines` are the current pods of the fleet; the id of a machine is the name of its pod."""
+    """`machines` are the current pods of the fleet. The id of a machine is the name of its pod."""
 
     count: int
     reason: str
@@ -21,5 +21,5 @@ class DesiredReplicas:
         return sum(is_capacity(machine) for machine in self.machines)
 
 
-# Raises `NotFound` if the fleet does not exist, and another `ComfyRelayError` if the count is unknown right now.
+# Raises `NotFound` if the fleet does not exist, and another `ComfyRelayError` if the count is currently unknown.
 GetDesired = Callable[[Stage, str], Awaitable[DesiredReplicas]]

@@ -24,7 +24,7 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pod:
-    """`deletion_cost` is the raw annotation."""
+    """A pod of the cluster. `deletion_cost` is the raw annotation."""
 
     name: str
     created_at: datetime
@@ -60,7 +60,7 @@ class Pods:
                 deletion_cost=(pod["metadata"].get("annotations") or {}).get(DELETION_COST),
             )
             for pod in answer.json()["items"]
-            # Evicted pods, and pods of a lost node, can stay in the list for a long time.
+            # Evicted pods, and pods of a lost node, can remain in the list for a long time.
             if pod.get("status", {}).get("phase") not in ("Failed", "Succeeded")
         ]
 
@@ -72,7 +72,7 @@ class Pods:
         await self._client.aclose()
 
     async def _call(self, method: str, path: str, **more: object) -> httpx.Response:
-        # The token is read on each call, because the cluster renews it every hour.
+        # Read the token on each call, because the cluster renews it every hour.
         headers = {"Authorization": f"Bearer {_read(self._account / 'token')}"}
         if method == "PATCH":
             headers["Content-Type"] = "application/merge-patch+json"

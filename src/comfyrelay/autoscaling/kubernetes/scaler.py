@@ -1,4 +1,4 @@
-"""An external scaler for KEDA: reports the desired replica count, and streams activation as soon as jobs wait."""
+"""An external scaler for KEDA: reports the desired replica count, and streams the activation as soon as jobs wait."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput,
 log = structlog.get_logger(__name__)
 
 METRIC = "desired-machines"
-# Kubernetes divides the metric by the target. With a target of 1 the metric is the replica count.
+# Kubernetes divides the metric by the target. With a target of 1, the metric is the replica count.
 TARGET = 1
 STOP_SECONDS = 1.0
 
@@ -58,7 +58,7 @@ class Scaler:
         return IsActiveResponse(result=desired.count > 0)
 
     async def StreamIsActive(self, request: ScaledObjectRef, context: Context) -> AsyncIterator[IsActiveResponse]:
-        """Keep the stream open while the database is unreachable: KEDA takes up to a minute to reopen it."""
+        """Keep the stream open while the database is unreachable, because KEDA takes up to a minute to reopen it."""
         sent: bool | None = None
         await _or_abort(context, _scaled_fleet(request))
         while True:
@@ -114,7 +114,7 @@ async def serve_scaler(
     """Serve the scaler inside the block, and yield the port. `costs` tracks each fleet that KEDA requests."""
     broadcast = WakeupBroadcast(wait_for_wakeup, tick_seconds=tick_seconds)
     scaler = Scaler(get_desired, broadcast, on_request=costs.track if costs is not None else lambda _fleet: None)
-    # With port reuse, a second process on the same port would get every other call.
+    # With port reuse, a second process on the same port would get half of the calls.
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers([_handlers(scaler)])
     try:
@@ -151,7 +151,7 @@ def _handlers(scaler: Scaler) -> grpc.GenericRpcHandler:
 
 
 def _check_bind(bind: str) -> None:
-    """Try the address first: gRPC prints its own error lines if it cannot bind."""
+    """Check the address first, because gRPC prints its own error lines if it cannot bind."""
     host, _, port = bind.rpartition(":")
     if not host:
         raise ValueError(bind)

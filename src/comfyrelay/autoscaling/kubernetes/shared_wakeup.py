@@ -1,4 +1,4 @@
-"""Broadcast wakeups: a wakeup reaches a single waiter, but each open KEDA stream needs it."""
+"""Broadcast wakeups: a wakeup reaches only one waiter, but every open KEDA stream needs it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ PAUSE_SECONDS = 0.25
 # Maximum time between two broadcasts, in case wakeups are lost.
 TICK_SECONDS = 5.0
 
-# Waits for a wakeup, for at most this many seconds.
+# Waits for a wakeup for at most this many seconds.
 WaitForWakeup = Callable[[float], Awaitable[bool]]
 
 
@@ -20,7 +20,7 @@ class WakeupBroadcast:
 
     @property
     def next(self) -> asyncio.Event:
-        """Event of the next broadcast. Get it before you read the state, so that no change in between is missed."""
+        """Event of the next broadcast. Get the event before you read the state, so that you miss no change."""
         return self._next
 
     async def run(self) -> None:

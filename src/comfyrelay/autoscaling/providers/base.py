@@ -39,7 +39,7 @@ class MachineOrder:
 
 
 class RefusalKind(StrEnum):
-    # This type is unavailable; another may be available.
+    # This type is unavailable, but another type may be available.
     CAPACITY = "capacity"
     # The account has reached a quota.
     QUOTA = "quota"
@@ -50,7 +50,7 @@ class RefusalKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRefused:
-    """`text` is one sentence for the operator."""
+    """A refused launch. `text` is one sentence for the operator."""
 
     kind: RefusalKind
     text: str
@@ -66,19 +66,19 @@ class LaunchResult:
 
 
 class MachineProvider(Protocol):
-    """`can_launch`: it can launch and terminate machines, not only list them."""
+    """Interface of machine providers. `can_launch`: it can launch and terminate machines, not only list them."""
 
     can_launch: bool
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
-        """Return every machine of the fleet that exists or starts. Raise `ProviderError` if they cannot be listed."""
+        """Return every existing or starting machine of the fleet. Raise `ProviderError` if they cannot be listed."""
         ...
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         """Launch a machine for each order that has none.
 
-        `total` is the resulting number, for providers that set a number. Repeating a call changes nothing. Refusals are
-        returned, not raised.
+        `total` is the resulting number of machines, for providers that set a number. Repeating a call changes nothing.
+        Refusals are returned, not raised.
         """
         ...
 

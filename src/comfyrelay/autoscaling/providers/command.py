@@ -1,4 +1,4 @@
-"""Machines of an operator's script: `SCRIPT observe|launch|end|prices` with JSON on standard input and output.
+"""Machines managed by an operator's script: `SCRIPT observe|launch|end|prices` with JSON on standard input and output.
 
 docs/howto/fleet-command.md documents the interface.
 """
@@ -52,7 +52,7 @@ _POLL_SECONDS = 0.05
 
 
 def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Ignore invalid details: they must not make a machine look missing."""
+    """Return `None` for an invalid detail, which must not make the machine look missing."""
     try:
         return check(value)
     except ValidationError as error:
@@ -152,7 +152,7 @@ class CommandProvider:
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
         """Order the keys that have no machine.
 
-        An unknown result, such as after a timeout, is raised: the repeated order finds out.
+        If the result is unknown, such as after a timeout, raise an error. Repeating the order finds out.
         """
         async with self._lock(fleet):
             try:
@@ -262,7 +262,7 @@ class CommandProvider:
         """Allow one launch per fleet at a time on this host, from observing to launching."""
         lock = FolderLock(self._folder / folder_name(fleet.stage) / folder_name(fleet.slug))
         try:
-            # By then another server's launch is over or has timed out.
+            # By then, a launch by another server has ended or timed out.
             async with asyncio.timeout(2 * self._timeout_seconds + 1):
                 while not await asyncio.to_thread(_try_acquire, lock):  # noqa: ASYNC110  (a lock has no event)
                     await asyncio.sleep(_POLL_SECONDS)

@@ -3,8 +3,8 @@
 Each order has a folder named by its key that holds its whole state:
 
 order.json   its identity and command; written once, so a repeated order finds it
-lock         held by the machine's process (`local_machine`) while it lives
-begun.json   that process; a key starts once
+lock         held by the machine's process (`local_machine`) while it runs
+begun.json   that process; each key is started only once
 running      ComfyUI answers
 ended        the machine was terminated
 *.log        its output, kept for a week
@@ -49,7 +49,7 @@ from comfyrelay.system.folder_lock import FolderLock
 USE_SIMULATOR = "simulator"
 # A started process takes its lock within this time, even on a busy host.
 START_SECONDS = 120.0
-# Another server's launch in the same fleet is over by then.
+# By then, a launch by another server in the same fleet has ended.
 LOCK_TIMEOUT_SECONDS = 10.0
 LOG_RETENTION = timedelta(days=7)
 MACHINE = (sys.executable, "-m", "comfyrelay.autoscaling.providers.local_machine")
@@ -57,7 +57,7 @@ WORKER = (sys.executable, "-m", "comfyrelay", "worker")
 SIMULATOR = (sys.executable, "-m", "comfyrelay", "simulator", "--port", "{port}", "--folder", "{folder}")
 
 # Configuring fleets must not allow running arbitrary code here. So a fleet cannot set variables that load or start
-# something, name folders or files, or send the secret of the stage or outputs to another address.
+# programs, name folders or files, or send outputs or the secret of the stage to another address.
 WORKER_SETTINGS = frozenset(
     (
         *("ASSET_CACHE_BYTES", "CAPABILITIES", "CAPACITY_TYPE", "COMFY_CLOUD_CONCURRENCY", "COMFY_PROVIDERS"),
@@ -81,11 +81,11 @@ class LocalOptions(BaseModel):
 
     # The simulator, the URL of a running ComfyUI, or a program in the programs folder.
     comfyui: str = USE_SIMULATOR
-    # For both processes. {slot} is the lowest number that no other machine of the fleet uses.
+    # Variables for both processes. {slot} is the lowest number that no other machine of the fleet uses.
     environment: dict[str, str] = Field(default_factory=dict)
-    # Time for a running job to finish on shutdown.
+    # Time that a running job has to finish on shutdown.
     grace_seconds: Annotated[float, Field(ge=0)] = 120.0
-    # Time for ComfyUI to answer.
+    # Time that ComfyUI has to answer after its start.
     answer_seconds: Annotated[float, Field(gt=0)] = 600.0
     # Expected boot time of the first machine.
     boot_seconds: Annotated[float, Field(gt=0)] = LOCAL_BOOT_SECONDS
@@ -158,9 +158,9 @@ class LocalProvider:
     def _observe(self, fleet: ProviderFleet) -> list[ProviderMachine]:
         present = self._present(fleet)
         for machine in present:
-            # The server that ordered it may have died before starting it, and an observed machine is not ordered again.
+            # The server that ordered the machine may have died before starting it. An observed machine is not reordered.
             if machine.is_waiting_for_process and machine.id not in self._children:
-                # Without the secret of its fleet it cannot start, and the order is dropped after a while.
+                # Without the secret of its fleet, the machine cannot start, and the order is dropped after a while.
                 with suppress(ConfigurationError):
                     self._start(fleet, machine)
         return [machine.observed() for machine in present]
@@ -193,12 +193,12 @@ class LocalProvider:
                 if machine.is_present:
                     launched.append(machine.observed())
                 else:
-                    # A new order uses another key.
+                    # A new order gets another key.
                     refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has already ended.")
         return LaunchResult(launched=launched, refused=refused)
 
     def _start(self, fleet: ProviderFleet, machine: "_LocalMachine") -> None:
-        """Start the machine's process. A second process does no harm: it exits, because the key was started."""
+        """Start the machine's process. A second process is harmless: it exits, because the key was already started."""
         order = machine.ordered
         slots = {name: str(value).replace("{slot}", str(order["slot"])) for name, value in order["environment"].items()}
         environment = {
@@ -219,7 +219,7 @@ class LocalProvider:
         self._children[machine.id] = detached.start(argv, folder=machine.folder, environment=environment, log=log)
 
     def _template(self, fleet: ProviderFleet) -> dict[str, Any]:
-        """Return what the fleet's machines run. Raises `ConfigurationError` if they could not run."""
+        """Return the settings of the fleet's machines. Raises `ConfigurationError` if machines could not run."""
         try:
             options = LocalOptions.model_validate(dict(fleet.spec.options))
         except ValidationError as error:
@@ -251,7 +251,7 @@ class LocalProvider:
 
     def _present(self, fleet: ProviderFleet) -> list["_LocalMachine"]:
         folder = self._folder_of(fleet)
-        # If the path is a file, this raises: the fleet is unknown, not empty.
+        # If the path is a file, this raises, because the fleet is unknown, not empty.
         folders = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
         return [machine for machine in map(_LocalMachine, folders) if machine.is_present]
 
@@ -297,7 +297,7 @@ class _LocalMachine:
 
     @property
     def is_waiting_for_process(self) -> bool:
-        """Whether the machine was ordered but not started: the server that ordered it may have died."""
+        """Whether the machine was ordered but not started. The server that ordered it may have died."""
         return not self._has("ended") and not self._has("begun.json")
 
     @property
@@ -336,7 +336,7 @@ class _LocalMachine:
         write_new(self.folder / "order.json", json.dumps(self._order, indent=2).encode(), mode=0o600)
 
     def end(self) -> None:
-        """Record the end first: a process that is about to start checks it, and a started one gets a signal."""
+        """End the machine. Record this first: a process that is about to start checks it, a started one gets a signal."""
         (self.folder / "ended").touch()
         process = self._process
         if process is not None and self._is_locked:
@@ -344,7 +344,7 @@ class _LocalMachine:
 
     @property
     def _is_locked(self) -> bool:
-        """Whether its process, or briefly another reader, holds the lock."""
+        """Whether the lock is held by its process or, briefly, by another reader."""
         return FolderLock(self.folder).holder() is not None
 
     @property

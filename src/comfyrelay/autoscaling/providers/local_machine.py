@@ -29,7 +29,7 @@ from comfyrelay.system.commands.contained import launch
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.signals import on_stop
 
-# A reader that checks the lock holds it for a moment.
+# A reader that checks the lock holds it only for a moment.
 LOCK_ATTEMPTS = 20
 POLL_SECONDS = 0.2
 REQUEST_TIMEOUT_SECONDS = 5.0
@@ -92,7 +92,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
             if secret is not None:
                 plain["COMFYRELAY_SIMULATOR_SECRET"] = secret
             comfyui = await _start("comfyui", argv, folder, plain, COMFYUI_GRACE_SECONDS)
-        # The worker starts in parallel, because it waits for ComfyUI itself.
+        # Start the worker in parallel, because it waits for ComfyUI itself.
         worker = await _start("worker", order["worker"], folder, environment, order["grace_seconds"])
         answering = asyncio.create_task(_until_answering(url, secret, folder, order["answer_seconds"]))
         ends = {asyncio.create_task(process.wait(), name=name) for name, process in _named(comfyui, worker)}
@@ -104,7 +104,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
             if end.done():
                 _print(f"The {end.get_name()} has ended ({end.result()}).")
     finally:
-        # The worker stops first: it requeues or finishes its jobs, and needs ComfyUI for that.
+        # Stop the worker first: it needs ComfyUI to requeue or finish its jobs.
         for _, process in reversed(_named(comfyui, worker)):
             if process.stdin is not None:
                 process.stdin.close()
@@ -124,7 +124,7 @@ async def _start(
 
 
 async def _until_answering(url: str, secret: str | None, folder: Path, seconds: float) -> bool:
-    """Wait until ComfyUI answers; then the machine counts as running."""
+    """Wait until ComfyUI answers. Then the machine counts as running."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             address = url.rstrip("/") if secret is None else f"{url}/{secret}"

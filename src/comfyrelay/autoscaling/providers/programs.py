@@ -14,7 +14,7 @@ SETTING = f"{ENV_PREFIX}FLEET_COMMANDS_DIR"
 
 
 def program(folder: Path | None, name: str) -> Path:
-    """Return the program of this name. Raises `ConfigurationError` if it does not exist or may not run."""
+    """Return the program with this name. Raises `ConfigurationError` if it does not exist or may not run."""
     if folder is None:
         raise ConfigurationError(
             f"The fleet cannot run {name!r}, because {SETTING} is not set. Set it to the folder with the programs that "

@@ -22,7 +22,7 @@ GROUP = "comfyrelay.machine_providers"
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderContext:
-    """Facts about the server for providers. Workers register at `api_url` with a secret of their stage."""
+    """Data about the server for providers. Workers register at `api_url` with a secret of their stage."""
 
     settings: Settings
     api_url: str
@@ -30,7 +30,7 @@ class ProviderContext:
 
 
 class Providers:
-    """Providers are created on first use and shared by all fleets."""
+    """The available providers. Each is created on first use and shared by all fleets."""
 
     def __init__(self, context: ProviderContext) -> None:
         self._context = context
@@ -56,7 +56,7 @@ def names() -> list[str]:
 def _factory(name: str) -> Callable[[ProviderContext], MachineProvider]:
     if name in _FACTORIES:
         return _FACTORIES[name]
-    # Built-in names come first: an installed package cannot replace them.
+    # Built-in names come first, so that an installed package cannot replace them.
     for entry_point in entry_points(group=GROUP, name=name):
         try:
             found: Callable[[ProviderContext], MachineProvider] = entry_point.load()

@@ -1,4 +1,4 @@
-"""Existing machines: their workers register, and decisions are only reported."""
+"""Existing machines. Their workers register, and decisions are only reported."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from comfyrelay.domain.autoscaling.spec import InstanceType
 
 
 class StaticProvider:
-    """Also for machines that another system launches and terminates. `explanation` says who does it."""
+    """Also used for machines that another system launches and terminates. `explanation` names that system."""
 
     can_launch = False
 
@@ -29,7 +29,7 @@ class StaticProvider:
         return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=text) for _ in orders[:1]])
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
-        """Do nothing: the owner of the machines stops them."""
+        """Do nothing, because the owner of the machines stops them."""
 
     async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types

@@ -112,7 +112,7 @@ def _launch_template(fleet: ProviderFleet, names: Names, options: AwsOptions, sc
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
-            # A worker in a container is one hop further away.
+            # A worker in a container is one network hop further away.
             "HttpPutResponseHopLimit": 2,
         },
         # The group tags instances, but not their volumes.
@@ -231,7 +231,7 @@ def _fallback(names: Names, namespace: str) -> Fallback:
                     "Statistic": "Average",
                 },
                 "TargetValue": BACKLOG_TARGET,
-                # Only the control plane knows which machine can stop.
+                # Only the control plane knows which machines can stop.
                 "DisableScaleIn": True,
             },
         },

@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from comfyrelay.errors import InvalidInput
 
-# Values end up in scripts and environment files, so they have no line breaks.
+# Values end up in scripts and environment files, so line breaks are not allowed.
 OneLine = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Absolute = Annotated[str, Field(max_length=500, pattern=r"^/[A-Za-z0-9_./@+-]+$")]
 # Spot capacity is easier to find in three availability zones.
@@ -37,7 +37,7 @@ class AwsOptions(BaseModel):
     instance_profile: OneLine | None = None
     key_name: OneLine | None = None
     volume_gib: Annotated[int, Field(ge=8, le=16384)] | None = None
-    # The name in the image. Amazon Linux has /dev/xvda.
+    # The name of the device in the image. Amazon Linux uses /dev/xvda.
     root_device: Absolute = "/dev/sda1"
     # The URL at which instances reach the server, if not `public_url`.
     api_base_url: Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")] | None = None
@@ -49,12 +49,12 @@ class AwsOptions(BaseModel):
     budget_email: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$", max_length=50)] | None = None
     # Expected boot time of the first machine.
     boot_seconds: Annotated[float, Field(gt=0)] | None = None
-    # Whether CloudWatch policies launch machines, and never terminate them, while no autoscaling loop runs.
+    # Whether CloudWatch policies launch machines while no autoscaling loop runs. They never terminate machines.
     cloudwatch_fallback: bool = False
 
 
 def read_options(saved: Mapping[str, Any], flags: Mapping[str, Any]) -> AwsOptions:
-    """Combine the saved options of the fleet with flags that override them. Raises `InvalidInput` if one is invalid."""
+    """Combine the fleet's saved options with flags that override them. Raises `InvalidInput` if a value is invalid."""
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         return AwsOptions.model_validate({**saved, **given})

@@ -5,7 +5,7 @@ from typing import Any
 
 from comfyrelay.autoscaling.providers.aws.names import FLEET_TAG, NAME_TAG, Names
 
-# AWS cannot restrict these to a resource, or only by an id that is not known in advance.
+# AWS cannot restrict these to a resource at all, or only by an id that is not known in advance.
 _OPERATOR_ANYWHERE = (
     "autoscaling:DescribeAutoScalingGroups",
     "autoscaling:DescribeLifecycleHooks",

@@ -1,4 +1,4 @@
-"""Create, update and remove the AWS resources of a fleet. The plan only reads, so a dry run is the plan alone."""
+"""Create, update and remove the AWS resources of a fleet. Planning only reads, so a dry run prints the plan."""
 
 import hashlib
 import json
@@ -12,11 +12,11 @@ from comfyrelay.autoscaling.providers.aws.names import HOOK, Names
 from comfyrelay.autoscaling.provisioning.blueprint import Blueprint, Budget
 from comfyrelay.errors import Conflict
 
-# The Budgets API has one region.
+# The Budgets API has only one region.
 BUDGETS_REGION = "us-east-1"
 # The group's process that moves instances between zones.
 REBALANCING = "AZRebalance"
-# A missing group is a validation error when its hooks are listed.
+# Listing the hooks of a missing group fails with a validation error.
 _MISSING = (
     "InvalidLaunchTemplateName.NotFoundException",
     "InvalidLaunchTemplateId.NotFound",
@@ -73,7 +73,7 @@ class Provisioner:
         ]
 
     async def plan_removal(self, names: Names, *, force: bool = False) -> Sequence[Change]:
-        """Return the removals in order. Raises `Conflict` while the fleet has machines, unless forced."""
+        """Return the removals in order. Unless forced, raise `Conflict` while the fleet has machines."""
         group = await self._group(names)
         if group is not None and group["Instances"] and not force:
             count = len(group["Instances"])

@@ -23,7 +23,7 @@ class Quota:
 
 
 async def check_quotas(aws: Aws, fleet: ProviderFleet) -> Sequence[Quota]:
-    """Return one result per family of instance types, and one for types without a known quota."""
+    """Return one result per family of instance types, and one result for types without a known quota."""
     by_code: dict[tuple[str, str], list[str]] = {}
     unknown = []
     for instance_type in fleet.spec.instance_types:

@@ -1,4 +1,4 @@
-"""The boot script of an instance: it runs the worker as a service, with the secret from Parameter Store."""
+"""The boot script of an instance, which runs the worker as a service, with the secret from Parameter Store."""
 
 import re
 from importlib.resources import files

@@ -20,7 +20,7 @@ COLOURS = {
 
 
 def trade_off(found: Sequence[SimulationSummary], title: str, subtitle: str) -> str:
-    """Return an SVG. The line joins our policies from the cheapest to the fastest."""
+    """Return an SVG. A line connects the weighing policies, from the cheapest to the fastest."""
     max_hours = _round_up(max((summary.machine_hours for summary in found), default=1.0))
     max_wait = _round_up(max((summary.wait_p95 for summary in found), default=1.0))
 
@@ -91,7 +91,7 @@ def _label(text: str, x: float, y: float, colour: str, taken: list[tuple[float, 
 
 
 def _round_up(value: float) -> float:
-    """Round up to a number that gives an axis round steps."""
+    """Round up to a number that results in round steps on an axis."""
     if value <= 0:
         return 1.0
     power = 10.0 ** ceil(log10(value) - 1)

@@ -1,4 +1,4 @@
-"""Named loads on which the policies are compared with the reference."""
+"""Named loads for comparing the policies with the reference."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Draw = Callable[[Random], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """`requests` takes a seed and a share of the full length."""
+    """A named load. `requests` takes a seed and a share of the full length."""
 
     requests: Callable[[int, float], Sequence[TraceRequest]]
     max_machines: int = 10
@@ -47,7 +47,7 @@ def poisson(
 
 
 def day_and_night(every: float, *, days: float, seed: int) -> Sequence[TraceRequest]:
-    """`every` is the mean gap at noon. At midnight there are no arrivals."""
+    """Return arrivals that follow the time of day. `every` is the mean gap at noon; there are none at midnight."""
     draw = Random(seed)
     times = arrivals(draw, 1 / every, end=days * DAY_SECONDS)
     return [
@@ -56,7 +56,7 @@ def day_and_night(every: float, *, days: float, seed: int) -> Sequence[TraceRequ
 
 
 def on_off(on: float, off: float, every: float, *, hours: float, seed: int) -> Sequence[TraceRequest]:
-    """Random arrivals for `on` seconds on average, then none for `off` seconds on average."""
+    """Return random arrivals for `on` seconds on average, followed by none for `off` seconds on average."""
     draw, now, found = Random(seed), 0.0, []
     while now < hours * HOUR_SECONDS:
         end = now + draw.expovariate(1 / on)

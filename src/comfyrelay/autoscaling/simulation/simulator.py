@@ -31,7 +31,7 @@ TICK_SECONDS = 20.0
 # Lower arrival rates are ignored.
 MIN_RATE = 1e-5
 REFUSED_SECONDS = 60.0
-# An eviction is announced two minutes before.
+# Evictions are announced this long in advance.
 NOTICE_SECONDS = 120.0
 PROGRESS_JOBS = 500
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -78,7 +78,7 @@ class Simulation:
         self._scaling = scaling
         self._is_reference = scaling.policy is Policy.REFERENCE
         self._progress = progress
-        # The seed is the same for each policy.
+        # All policies use the same seed.
         self._draw = Random(seed)
         self._events: list[tuple[float, int, SimulatedEvent, SimulatedMachine | None]] = []
         self._sequence = 0
@@ -86,7 +86,7 @@ class Simulation:
         # The least recently used machine comes first.
         self._idle: dict[str, SimulatedMachine] = {}
         self._queue = SimulatedQueue()
-        # The server learns these by the same rules.
+        # The server learns these values by the same rules.
         self._durations: dict[str, learning.Duration] = {}
         self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
         self._boot_seconds = learning.DEFAULT_BOOT_SECONDS

@@ -1,4 +1,4 @@
-"""Summarise a simulation, and compute lower bounds."""
+"""Summarize a simulation, and compute lower bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Requests with durations from a file."""
+"""Read requests with durations from a file or from past jobs."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ MAX_SECONDS = 1e11
 
 
 class PastJob(Protocol):
-    """A job that ran."""
+    """A job that has run."""
 
     @property
     def created_at(self) -> datetime: ...

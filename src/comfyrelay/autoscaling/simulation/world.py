@@ -15,7 +15,8 @@ MAX_WARM_WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldSettings:
-    """Where requests run. Boot times vary uniformly by a share `boot_spread` to both sides.
+    """Properties of the simulated machines. Boot times vary uniformly by up to the share `boot_spread` in either
+    direction.
 
     For Spot instances: evictions per machine-hour, and the share of refused launches.
     """
@@ -28,7 +29,7 @@ class WorldSettings:
     evictions_per_hour: float = 0.0
     refused_share: float = 0.0
     last_idle_seconds: float | None = None
-    # High data points that the alarms of the reference need.
+    # Number of high data points that the alarms of the reference need.
     alarm_points: int = 1
 
 
@@ -48,7 +49,7 @@ class SimulatedMachine:
     started_at: float = 0.0
     done_at: float = 0.0
     idle_since: float = 0.0
-    # An eviction was announced, so it accepts no jobs.
+    # An eviction was announced, so the machine accepts no jobs.
     is_draining: bool = False
     is_gone: bool = False
 

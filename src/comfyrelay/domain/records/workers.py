@@ -158,7 +158,7 @@ class BlockedHash:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerBlock:
-    """A worker that gets no jobs of a workflow at present. The slug is unknown if the workflow has changed or is gone."""
+    """A worker that currently gets no jobs of a workflow. The slug is unknown if the workflow changed or is gone."""
 
     worker_id: str
     workflow_hash: str

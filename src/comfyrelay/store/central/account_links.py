@@ -42,13 +42,13 @@ async def find(tx: Tx, token_hash: str, kinds: Collection[LinkKind]) -> LinkReco
 
 
 async def use(tx: Tx, token_hash: str, kinds: Collection[LinkKind]) -> LinkRecord | None:
-    """Use a link and return it; `None` if it is invalid. Of concurrent callers, one succeeds."""
+    """Use up a link and return it; `None` if it is invalid. Only one of several concurrent callers succeeds."""
     query = update(links).where(links.c.token_hash == token_hash, links.c.kind.in_(kinds), _IS_VALID)
     return await tx.one_or_none(LinkRecord, query.values(used_at=relay_now()).returning(*_RECORD))
 
 
 async def count_mailed(tx: Tx, email: str, *, seconds: float) -> int:
-    """Count the links that were mailed to an address in the last seconds."""
+    """Count the links that were mailed to an address within the last `seconds`."""
     query = select(func.count()).where(links.c.email == email, links.c.created_at > relay_now(-seconds))
     found: int = await tx.scalar(query)
     return found
@@ -76,6 +76,6 @@ async def is_setup_code(tx: Tx, token_hash: str) -> bool:
 
 
 async def use_setup_codes(tx: Tx) -> list[str]:
-    """Use all setup codes, and return their hashes. Of concurrent callers, only one gets any."""
+    """Use up all setup codes and return their hashes. Only one of several concurrent callers gets any."""
     query = update(links).where(links.c.kind == LinkKind.SETUP, _IS_VALID).values(used_at=relay_now())
     return await tx.scalars(query.returning(links.c.token_hash))

@@ -1,4 +1,4 @@
-"""What the alert rules have sent, shared by all servers."""
+"""The state of sent alerts, shared by all servers."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,7 +12,7 @@ from comfyrelay.store.row_parameters import insert_into
 
 
 class StoredAlerts(NamedTuple):
-    """The state of a rule: when it sent, the problems that its receivers know of, and what each server sees."""
+    """The state of a rule: when it last sent, the problems that its receivers know, and those that each server sees."""
 
     last_sent_at: datetime | None
     told: Any

@@ -39,8 +39,7 @@ async def create(
 ) -> TokenRecord:
     """Create a token, which ends with its parent.
 
-    Delete tokens of the user that ended long ago, and those with a scope, such as links to the editor, when they have
-    ended.
+    Delete the user's tokens that ended long ago, and any ended tokens with a scope, such as links to the editor.
     """
     ended_at = func.coalesce(t.c.revoked_at, t.c.expires_at)
     is_old = (ended_at <= relay_now(-KEPT_SECONDS)) | (t.c.scope.is_not(None) & (ended_at <= relay_now()))

@@ -15,7 +15,7 @@ from comfyrelay.store.row_parameters import insert_rows, with_rows
 from comfyrelay.store.types import relay_now, sql_literal
 
 _RECORD = [a.c[name] for name in AuditRecord.__dataclass_fields__]
-# Decisions of administrators about a worker, as in the condition of the index.
+# Decisions of administrators about a worker, the same as in the condition of the index.
 DECISIONS = ("approve", "revoke")
 
 

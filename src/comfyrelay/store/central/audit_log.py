@@ -1,4 +1,4 @@
-"""The audit log of people, and snapshots of what they change."""
+"""The audit log of people's changes, and snapshots of the changed objects."""
 
 import hashlib
 import re
@@ -18,7 +18,7 @@ from comfyrelay.store.paging import in_period, newest_page
 from comfyrelay.store.types import json_text, relay_now
 
 _RECORD = [a.c[name] for name in AuditLogEntry.__dataclass_fields__]
-# Fields that change without a person, or say nothing to one.
+# Fields that change without a person's action, or that mean nothing to people.
 _UNINTERESTING = {"updated_at", "created_at", "last_processing_time_seconds", "asset_hashes", "launches_reset_at"}
 _SECRET = re.compile(r"password|secret|credential|(^|_)(token|key|hash)s?$|^env(ironment)?$|user_data", re.IGNORECASE)
 _WORKER_FIELDS = ("worker_id", "display_name", "max_concurrency", "is_approved", "is_draining")
@@ -27,7 +27,7 @@ Snapshot = dict[str, Any]
 
 class _Kind(NamedTuple):
     table: Table
-    # Column by name in the path.
+    # Columns by their names in the path.
     keys: Mapping[str, str]
     columns: tuple[str, ...]
 
@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
 
 
 def etag(found: Snapshot | None) -> str | None:
-    """Return the version of an object, as HTTP quotes it."""
+    """Return the version of an object as a quoted HTTP ETag."""
     if found is None:
         return None
     text = json_text([dict(sorted(found.items()))], "sqlite")
@@ -121,7 +121,7 @@ async def remove(tx: Tx, entry_id: int) -> None:
 
 
 async def erase_person(tx: Tx, user_id: str, tenant_id: str) -> None:
-    """Delete the address of a deleted user from the log. What others did, and when, stays."""
+    """Remove the personal data of a deleted user from the log. The entries and their times remain."""
     await tx.execute(update(a).where(a.c.actor_id == user_id).values(actor="deleted account", address=None))
     about = a.c.subject.in_([f"users/{user_id}", f"tenants/{tenant_id}"])
     await tx.execute(update(a).where(about).values(before=None, after=None))

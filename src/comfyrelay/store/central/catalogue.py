@@ -63,14 +63,14 @@ async def _record_version(tx: Tx, workflow: WorkflowRecord) -> None:
 
 
 async def used_graphs(tx: Tx, paths: Collection[str]) -> set[str]:
-    """Return the graphs that a workflow or one of its versions has."""
+    """Return the graphs that are used by a workflow or one of its versions."""
     of_workflows = select(workflows.c.graph_path).where(workflows.c.graph_path.in_(list(paths)), _PRESENT)
     of_versions = select(workflow_versions.c.graph_path).where(workflow_versions.c.graph_path.in_(list(paths)))
     return set(await tx.scalars(union(of_workflows, of_versions)))
 
 
 async def forget_properties(tx: Tx, paths: Collection[str]) -> None:
-    """Clear the properties of deleted workflows whose graph was removed. They only described the inputs of jobs."""
+    """Clear the properties of deleted workflows whose graph was removed, because they only described inputs of jobs."""
     is_unused = workflows.c.graph_path.in_(list(paths)) & workflows.c.deleted_at.is_not(None)
     await tx.execute(update(workflows).where(is_unused).values(properties=[]))
 
@@ -141,7 +141,7 @@ async def list_workflows(
 
 
 async def delete_workflow(tx: Tx, workflow_id: int) -> None:
-    """Delete a workflow for users. Its row remains for finished dispatches."""
+    """Delete a workflow from the view of users. Its row remains for finished dispatches."""
     for table in (workflow_fleets, worker_workflows, workflow_versions):
         await tx.execute(delete(table).where(table.c.workflow_id == workflow_id))
     query = update(workflows).where(workflows.c.id == workflow_id)
@@ -279,7 +279,7 @@ async def record_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
 @cache
 def _record_processing_times(dialect: str) -> Executable:
     r = rows_table(dialect, {"id": BigInteger(), "seconds": Float(53)})
-    # Skip effects that another settlement has locked: otherwise all completions of a popular effect would wait for one
+    # Skip effects that another settlement has locked. Otherwise all completions of a popular effect would wait for one
     # row.
     locked = (
         select(effects.c.id, r.c.seconds)
@@ -304,7 +304,7 @@ async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> FleetRe
 
 
 async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> None:
-    """Replace the workflows of a fleet. Users' own workflows stay: no operator's list has them."""
+    """Replace the workflows of a fleet. Users' own workflows are kept, because operators' lists do not contain them."""
     m = workflow_fleets.c
     own = select(workflows.c.id).where(workflows.c.tenant_id.is_not(None))
     replaced = or_(m.workflow_id.not_in(own), m.workflow_id.in_(workflow_ids))

@@ -1,4 +1,4 @@
-"""Erase what the central database has of a deleted account. Times, amounts and durations stay for statistics."""
+"""Erase the data of a deleted account from the central database. Times, amounts and durations remain for statistics."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
 
-# Entries of the audit log are read within minutes.
+# Job durations are learned from entries of the audit log within this time.
 LEARNING_SECONDS = 600.0
 
 
@@ -33,6 +33,6 @@ async def erase_texts(tx: Tx, tenant_id: str) -> None:
     ids = select(ai_job_dispatches.c.id).where(own)
     await tx.execute(update(ai_job_dispatches).where(own).values(last_error=None, progress=None))
     await tx.execute(update(dispatch_leases).where(dispatch_leases.c.dispatch_id.in_(ids)).values(reason=None))
-    # Newer entries are still read to learn durations. The erasure is repeated for longer than that.
+    # Newer entries are still needed to learn durations. The erasure is repeated for longer than that.
     entries = update(worker_audit_logs).where(worker_audit_logs.c.dispatch_id.in_(ids))
     await tx.execute(entries.where(worker_audit_logs.c.created_at < relay_now(-LEARNING_SECONDS)).values(data={}))

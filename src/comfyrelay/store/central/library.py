@@ -30,7 +30,7 @@ class UsableEffect:
 async def usable_effects(tx: Tx, *, after_id: int = 0, limit: int = 50) -> tuple[list[UsableEffect], bool]:
     """Return a page of active effects by position, then by age, and whether there are more."""
     last = effects.alias()
-    # The effect may be gone.
+    # The effect may have been deleted.
     position = func.coalesce(select(last.c.position).where(last.c.id == after_id).scalar_subquery(), 0)
     rows = _usable_effects().where(tuple_(effects.c.position, effects.c.id) > tuple_(position, after_id))
     return await short_page(
@@ -94,7 +94,8 @@ async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> WorkflowRecord | No
 
 
 async def own_named(tx: Tx, tenant_id: str, name: str) -> WorkflowRecord | None:
-    """Return a tenant's workflow that has this name, otherwise one that was added with it; the newest if several."""
+    """Return a tenant's workflow with this name, otherwise one that was added under it; the newest if there are
+    several."""
     w = workflows.c
     is_named = (w.name == name) | (w.added_as == name)
     query = _own(tenant_id).where(is_named, w.is_active, w.kind == WorkflowKind.GRAPH)

@@ -1,4 +1,4 @@
-"""Mails that wait to be sent."""
+"""Mails waiting to be sent."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ async def add(tx: Tx, *, id_: str, recipient: str, subject: str, body: str) -> N
 
 
 async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[ClaimedMail]:
-    """Claim mails that are due, oldest first, so that no other process sends them for this time."""
+    """Claim mails that are due, oldest first, so that no other process sends them during the lease."""
     due = select(m.c.id).where(m.c.due_at <= relay_now()).order_by(m.c.due_at).limit(limit)
     query = update(m).where(m.c.id.in_(due.with_for_update(skip_locked=True)))
     query = query.values(due_at=relay_now(lease_seconds), attempts=m.c.attempts + 1)
@@ -38,14 +38,14 @@ async def remove(tx: Tx, mail_id: str) -> None:
 
 
 async def record_failure(tx: Tx, mail_id: str, *, error: str, wait_seconds: float | None) -> None:
-    """Send a mail again after this time, or give it up and delete its text."""
+    """Schedule another attempt after this time, or abandon the mail and delete its text."""
     given_up = {"due_at": None, "body": None}
     values = given_up if wait_seconds is None else {"due_at": relay_now(wait_seconds)}
     await tx.execute(update(m).where(m.c.id == mail_id).values(**values, last_error=error))
 
 
 async def remove_old(tx: Tx, *, older_than_seconds: float) -> None:
-    """Delete mails that were given up some time ago."""
+    """Delete mails that were abandoned some time ago."""
     await tx.execute(delete(m).where(m.c.due_at.is_(None), m.c.created_at < relay_now(-older_than_seconds)))
 
 

@@ -22,7 +22,7 @@ class PaymentEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedPayment:
-    """A payment with its user, and the tokens that were returned."""
+    """A payment with its user, and the number of tokens that were taken back."""
 
     provider_event_id: str
     tenant_id: str
@@ -66,7 +66,7 @@ async def get(tx: Tx, event_id: str) -> PaymentEvent | None:
 
 
 async def refunded(tx: Tx, payment_id: str) -> int:
-    """Return the tokens of a payment that were returned."""
+    """Return how many tokens of a payment were taken back by refunds."""
     total = select(func.coalesce(func.sum(payment_events.c.amount), 0)).where(payment_events.c.refund_of == payment_id)
     return int(await tx.scalar(total) or 0)
 
@@ -74,7 +74,7 @@ async def refunded(tx: Tx, payment_id: str) -> int:
 async def newest(
     tx: Tx, *, begins: datetime | None, ends: datetime | None, before_id: str | None, limit: int
 ) -> list[ListedPayment]:
-    """Return payments of a period of time, newest first, after the one with this id."""
+    """Return payments of a period, newest first, starting after the payment with this id."""
     e, r = payment_events, payment_events.alias("refund")
     returned = select(func.coalesce(func.sum(r.c.amount), 0)).where(r.c.refund_of == e.c.provider_event_id)
     names = ("provider_event_id", "tenant_id", "amount", "currency", "created_at")

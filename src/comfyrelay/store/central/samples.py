@@ -26,7 +26,7 @@ async def add(tx: Tx, minute: int, counted: ActivityCounts) -> None:
 
 
 async def record_load(tx: Tx, minute: int, load: LoadSample) -> None:
-    """Record the load in a minute, unless another process did."""
+    """Record the load in a minute, unless another process has already recorded it."""
     query = insert_into(tx.dialect, s).values(minute=minute, **load._asdict())
     first = {name: func.coalesce(s.c[name], query.excluded[name]) for name in LoadSample._fields}
     await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=first))
@@ -50,7 +50,7 @@ async def busy_slots(tx: Tx) -> int:
 
 
 async def online_slots(tx: Tx, *, offline_seconds: float) -> tuple[int, int]:
-    """Return the number of workers that can run jobs, and of their slots."""
+    """Return the number of workers that can run jobs, and the number of their slots."""
     is_able = workers.c.is_approved & workers.c.unavailable_since.is_(None)
     is_online = is_able & (workers.c.last_seen_at >= relay_now(-offline_seconds))
     slots = func.coalesce(func.sum(workers.c.max_concurrency), 0)
@@ -59,9 +59,9 @@ async def online_slots(tx: Tx, *, offline_seconds: float) -> tuple[int, int]:
 
 
 async def aggregates_since(tx: Tx, minute: int, *, minutes: int) -> list[IntervalAggregate]:
-    """Aggregate samples from a minute on into intervals, oldest first. The number of an interval is its minute divided
-    by its length."""
-    # Both databases divide integers without a remainder.
+    """Aggregate samples into intervals, starting at a minute, oldest first. The number of an interval is its minute
+    divided by its length."""
+    # Both databases use integer division.
     number = s.c.minute.op("/")(literal(minutes, BigInteger()))
     means = [
         func.avg(cast(s.c[name], Float(53))).label(name) for name in ("waiting", "oldest_wait_seconds", "busy", "slots")

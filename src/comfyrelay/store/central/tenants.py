@@ -14,7 +14,7 @@ from comfyrelay.store.paging import newest_page
 from comfyrelay.store.types import UtcTime, relay_now
 
 _TENANT = [tenants.c[name] for name in TenantRecord.__dataclass_fields__]
-# Tenants per pass.
+# Number of tenants per pass.
 MAX_ERASED = 50
 _LIMITS = tuple(OwnLimits.__dataclass_fields__)
 USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]
@@ -150,7 +150,7 @@ async def by_email(tx: Tx, email: str) -> User | None:
 
 
 async def delete_user(tx: Tx, user: User) -> None:
-    """Delete a user with all tokens and links, and mark the tenant for erasure. The tenant stays for its payments."""
+    """Delete a user with all tokens and links, and mark the tenant for erasure. The tenant remains for its payments."""
     await tx.execute(delete(users).where(users.c.id == user.id))
     # The name of a deleted tenant is the id of its user, for the erasure of the audit log.
     deleted = {"name": user.id, "deleted_at": relay_now(), "queue_paused_at": None}
@@ -164,7 +164,7 @@ async def to_erase(tx: Tx) -> list[TenantRecord]:
 
 
 async def set_erased(tx: Tx, tenant_id: str, *, after_seconds: float) -> None:
-    """Record that the data of a tenant is erased, unless it was deleted less than some seconds ago."""
+    """Record that the data of a tenant is erased, unless the tenant was deleted less than `after_seconds` ago."""
     is_settled = tenants.c.deleted_at <= relay_now(-after_seconds)
     await tx.execute(update(tenants).where(tenants.c.id == tenant_id, is_settled).values(erased_at=relay_now()))
 

@@ -23,14 +23,14 @@ from comfyrelay.store.types import json_value, relay_now
 _OUTPUT = "output:"
 # Marks tokens that were credited without a job.
 _WALLET = "wallet:"
-# Instead of ids: any of them may have changed.
+# Stands for all ids: any of them may have changed.
 _ALL = "*"
 # Maximum per transaction; above it, all outputs count as marked.
 MAX_MARKED = 200
 
 
 class Horizon(NamedTuple):
-    """A transaction number and a time. All transactions with a smaller number have ended."""
+    """A transaction number and a time. All transactions with smaller numbers have ended."""
 
     txid: int
     at: datetime
@@ -108,8 +108,8 @@ def _horizon(dialect: str) -> Executable:
 
 
 async def since(tx: Tx, positions: Mapping[str, int], *, limit: int) -> list[JobChange]:
-    """Return all changes of each tenant from its transaction number on. Read the horizon first: a commit in between is
-    then seen twice instead of never."""
+    """Return all changes of each tenant, starting at its transaction number. Read the horizon first, so that a commit
+    in between is seen twice instead of never."""
     rows = with_rows({"tenant_id": tenant_id, "txid": txid} for tenant_id, txid in positions.items())
     found = await tx.fetch(since_query, {**rows, "limit": limit})
     return [_change(row.id, row.tenant_id, row.txid, json_value(row.ids)) for row in found]
@@ -134,6 +134,6 @@ def since_query(dialect: str) -> Select[Any]:
 
 
 async def delete_old(tx: Tx, *, older_than_seconds: float) -> None:
-    """Delete old changes. The newest remains, because it contains the last number on SQLite."""
+    """Delete old changes. The newest change is kept, because on SQLite it contains the last number."""
     newest = select(func.max(c.c.id)).scalar_subquery()
     await tx.execute(delete(c).where(c.c.created_at <= relay_now(-older_than_seconds), c.c.id < newest))

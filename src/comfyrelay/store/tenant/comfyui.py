@@ -1,4 +1,4 @@
-"""What clients of ComfyUI's API sent with their jobs, and the files that its editor keeps."""
+"""The data that clients of ComfyUI's API sent with their jobs, and the files that its editor keeps."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _FILE = [comfyui_files.c[name] for name in UserFile.__dataclass_fields__]
 
 
 async def add_prompt(tx: Tx, tenant_id: str, prompt: PromptRecord, *, space_bytes: int | None) -> None:
-    """Write what a client sent with a new job, and add its size to the counted space of the job, if any."""
+    """Write the data that a client sent with a new job, and add its size to the space of the job, if it is counted."""
     values = {name: getattr(prompt, name) for name in _PROMPT}
     await tx.execute(insert(comfyui_prompts).values(**values, tenant_id=tenant_id))
     if space_bytes is not None:
@@ -65,7 +65,7 @@ async def prompt_page(
     offset: int = 0,
     limit: int,
 ) -> tuple[list[tuple[PromptRecord, JobRecord]], int]:
-    """Return a page of prompts with their jobs, and the number of all of them."""
+    """Return a page of prompts with their jobs, and the total number of prompts."""
     query = _joined(tenant_id).where(or_(*(filter_.condition for filter_ in filters)))
     if workflow_id is not None:
         query = query.where(comfyui_prompts.c.workflow_id == workflow_id)
@@ -93,7 +93,7 @@ async def hide_all(tx: Tx, tenant_id: str) -> None:
 
 
 async def list_files(tx: Tx, tenant_id: str, *, folder: str) -> Sequence[UserFile]:
-    """Return the files below a folder (`workflows/`), or all files without one."""
+    """Return the files below a folder such as `workflows/`, or all files if it is empty."""
     query = select(*_FILE).where(comfyui_files.c.tenant_id == tenant_id)
     if folder:
         query = query.where(comfyui_files.c.path.startswith(folder, autoescape=True))
@@ -153,7 +153,7 @@ def _pair(row: Any) -> tuple[PromptRecord, JobRecord]:
 
 
 def _duration(dialect: str) -> Any:
-    """How long a job ran; jobs that have not run come last."""
+    """Return the run time of a job. Jobs that have not run come last."""
     j = ai_jobs.c
     if dialect == "postgresql":
         return func.coalesce(func.extract("epoch", j.completed_at - j.started_at), literal_column("-1"))

@@ -24,7 +24,7 @@ d = webhook_deliveries
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDelivery:
-    """A delivery that this process sends now. `attempts` is a fencing token: a later claim has a higher one."""
+    """A delivery that this process is sending. `attempts` is a fencing token: a later claim has a higher value."""
 
     id: str
     tenant_id: str
@@ -79,7 +79,7 @@ def _write_due(dialect: str) -> Executable:
 async def claim(
     tx: Tx, *, limit: int, lease_seconds: float, but_tenants: Collection[str] = ()
 ) -> list[ClaimedDelivery]:
-    """Claim due deliveries for a while, but none of `but_tenants`, and count the attempt."""
+    """Claim due deliveries for `lease_seconds`, except those of `but_tenants`, and count the attempt."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds, **with_ids(but_tenants)})
     return [ClaimedDelivery(**row._mapping) for row in rows]
 
@@ -169,19 +169,19 @@ async def page_of_all(
 
 
 async def count(tx: Tx, status: DeliveryStatus, *, limit: int) -> int:
-    """Count the deliveries of all tenants with this status by the index, up to `limit`."""
+    """Count the deliveries of all tenants with this status, up to `limit`, by using the index."""
     counted = select(d.c.id).where(d.c.status == sql_literal(status)).limit(limit).subquery()
     return int(await tx.scalar(select(func.count()).select_from(counted)) or 0)
 
 
 async def resend(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
-    """Make a delivery due now, to the current webhook URL of its job. A finished delivery starts again; a pending one
-    keeps counting attempts, because another process may be sending it."""
-    of_job = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
-    of_tenant = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
+    """Make a delivery due now, to the current webhook URL of its job. The attempts of a finished delivery are reset.
+    Those of a pending one are not, because another process may be sending it."""
+    job_url = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
+    tenant_url = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
     is_finished = d.c.status != sql_literal(DeliveryStatus.PENDING)
     query = update(d).values(
-        url=func.coalesce(of_job, of_tenant, d.c.url),
+        url=func.coalesce(job_url, tenant_url, d.c.url),
         status=DeliveryStatus.PENDING,
         attempts=case((is_finished, 0), else_=d.c.attempts),
         due_at=relay_now(),

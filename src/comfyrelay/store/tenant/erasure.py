@@ -1,4 +1,4 @@
-"""Erase the data of a deleted account. Its ledger stays for the accounts of the operator, without texts."""
+"""Erase the data of a deleted account. Its ledger is kept for the operator's accounting, without texts."""
 
 from sqlalchemy import delete, select, update
 

@@ -32,12 +32,12 @@ from comfyrelay.store.tenant.jobs import JOB_COLUMNS
 from comfyrelay.store.tenant.tables import ai_jobs, batches, files, videos
 from comfyrelay.store.types import json_value
 
-# The newest jobs whose input values are searched.
+# Number of the newest jobs whose input values are searched.
 MAX_SEARCHED = 20_000
 
 
 class StatusFilter(NamedTuple):
-    """A filter by status. A job that a worker has only `fetched` is stored as processing, but still waits."""
+    """A filter by status. A job that a worker has only `fetched` is stored as processing, but is still waiting."""
 
     status: str
     fetched: Sequence[str] = ()
@@ -120,7 +120,7 @@ def search_condition(tenant_id: str, search: str, dialect: str) -> ColumnElement
 
 
 def without(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the opposite of a condition, which is null if a column is."""
+    """Return the negation of a condition that may be null."""
     return not_(func.coalesce(condition, false(), type_=Boolean()))
 
 
@@ -138,8 +138,8 @@ def _text_condition(tenant_id: str, text: str, dialect: str) -> ColumnElement[bo
 
 
 def contains_text(text: str, dialect: str) -> Callable[[ColumnElement[Any]], ColumnElement[bool]]:
-    """Return a function that makes the condition for a column."""
-    # SQLite's LIKE ignores case. Lowering each row takes a third longer.
+    """Return a function that builds the condition for a column."""
+    # SQLite's LIKE ignores case. Converting each row to lowercase would take a third longer.
     contains = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
     return lambda column: contains(column, text, autoescape=True)
 
@@ -174,7 +174,7 @@ def _entries(name: str, dialect: str) -> Function[Any]:
 
 
 async def metadata_of(tx: Tx, job_ids: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the labels of jobs."""
+    """Return the metadata of jobs."""
     labels = (
         func.json_extract(ai_jobs.c.input_payload, "$.metadata")
         if tx.dialect == "sqlite"

@@ -58,7 +58,7 @@ from comfyrelay.store.tenant.tables import (
 from comfyrelay.store.transaction import Call
 from comfyrelay.store.types import json_value, relay_later, relay_now, sql_literal
 
-# Lists do not show the values of a job with a longer payload.
+# Lists do not show the values of jobs with longer payloads.
 MAX_LISTED_LENGTH = 64 * 1024
 _JOB = tuple(JobRecord.__dataclass_fields__)
 JOB_COLUMNS = [ai_jobs.c[name] for name in _JOB]
@@ -89,7 +89,7 @@ _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 
 
 def _record(row: Any) -> JobRecord:
-    """Return the job of a row that begins with its columns. Others follow."""
+    """Return the job from a row that begins with the job's columns. Other columns follow."""
     return JobRecord(**dict(zip(_JOB, row, strict=False)))
 
 
@@ -103,7 +103,7 @@ async def create(
         changes.call(_by_tenant(new)),
     ]
     parameters = with_rows(as_rows(new, (*_NEW, "delay_seconds")))
-    # PostgreSQL returns the id of the outbox row with the jobs. SQLite cannot, and has no round trips to save.
+    # PostgreSQL returns the id of the outbox row with the jobs. SQLite cannot, but has no round trips to save.
     is_together = bool(submitted) and tx.dialect == "postgresql"
     if is_together:
         parameters |= with_rows([{"job_ids": list(submitted)}], "submission")
@@ -155,7 +155,7 @@ class KeyCheck(NamedTuple):
 
 
 async def check_key(tx: Tx, tenant_id: str, user_id: str, *, idempotency_key: str) -> KeyCheck:
-    """Return what a submission must know, in one round trip."""
+    """Return the data that a submission needs, in one round trip."""
     parameters = {"tenant_id": tenant_id, "user_id": user_id, "except_batch": "", "key": idempotency_key}
     [row] = await tx.fetch(_check_key, parameters)
     return KeyCheck(None if row.id is None else _record(row), int(row.active))
@@ -187,14 +187,14 @@ async def retry_of(tx: Tx, job_id: str) -> JobRecord | None:
 
 
 async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
-    """Return retries by job."""
+    """Return the retry of each retried job: job id → id of the retry."""
     j = ai_jobs.c
     rows = await tx.execute(select(j.retry_of, j.id).where(j.retry_of.is_not(None), j.retry_of.in_(job_ids)))
     return {row.retry_of: row.id for row in rows}
 
 
 async def ended_after(tx: Tx, tenant_id: str, moment: datetime) -> list[str]:
-    """Return the jobs of a tenant that ended after a moment. This reads all its jobs."""
+    """Return the jobs of a tenant that ended after `moment`. This reads all jobs of the tenant."""
     query = select(ai_jobs.c.id).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.completed_at > moment)
     return await tx.scalars(query.order_by(ai_jobs.c.completed_at))
 
@@ -363,8 +363,8 @@ async def active(tx: Tx, *, older_than_seconds: float, offset: int, limit: int) 
 async def unsettled(
     tx: Tx, *, before_id: str | None, older_than_seconds: float, limit: int
 ) -> tuple[list[str], str | None]:
-    """Return finished jobs without a settlement among this many jobs, from the newest or before an id, and the id of
-    the next page if there may be more."""
+    """Return the finished jobs without a settlement on a page of `limit` jobs, newest first, and the id of the next
+    page if there may be more."""
     query = select(ai_jobs.c.id, ai_jobs.c.tenant_id, ai_jobs.c.completed_at)
     page = newest(query, ai_jobs.c.id, before=before_id, limit=limit).subquery()
     t = token_transactions
@@ -403,7 +403,7 @@ async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> 
 
 def batch_counts_query(tenant_id: str, batch_ids: Sequence[str]) -> Select[Any]:
     retry = ai_jobs.alias("retry")
-    # A column for each status: groups by status would have to be sorted.
+    # One column per status, because groups by status would have to be sorted.
     counts = (func.count().filter(ai_jobs.c.status == sql_literal(status)) for status in JobStatus)
     return (
         select(ai_jobs.c.batch_id, *counts)

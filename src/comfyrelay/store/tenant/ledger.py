@@ -52,7 +52,7 @@ def _open_wallets(dialect: str) -> Executable:
 
 
 class LockedWallet(NamedTuple):
-    """The balance of a wallet. Owed tokens belong to a refunded payment and were already spent."""
+    """The balance of a wallet. Owed tokens belong to a refunded payment, but had already been spent."""
 
     balance: int
     owed: int
@@ -72,7 +72,7 @@ async def lock(tx: Tx, tenant_id: str) -> LockedWallet:
 
 
 async def lock_wallet(tx: Tx, tenant_id: str) -> int:
-    """Like `lock`, and return the balance."""
+    """Lock a wallet like `lock`, and return the balance."""
     return (await lock(tx, tenant_id)).balance
 
 
@@ -88,7 +88,7 @@ def _lock_wallet(_dialect: str) -> Executable:
 
 
 async def take_space(tx: Tx, tenant_id: str, more_bytes: int) -> int:
-    """Change the space that a tenant takes, and return the new sum. The wallet must exist."""
+    """Add to the space that a tenant takes up, and return the new total. The wallet must exist."""
     own = token_wallets.c.tenant_id == tenant_id
     query = update(token_wallets).where(own).values(space_bytes=token_wallets.c.space_bytes + more_bytes)
     return int(await tx.scalar(query.returning(token_wallets.c.space_bytes)) or 0)
@@ -106,7 +106,7 @@ def _lock_wallets(dialect: str) -> Executable:
 
 
 async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
-    """Insert the transactions that do not exist yet, and update the balances. Returns how many were inserted.
+    """Insert the transactions that do not exist yet, and update the balances. Return the number of inserted ones.
 
     The wallets must be locked. A transaction exists if one has the same job and type or the same reference, or if the
     job is already settled.
@@ -120,7 +120,7 @@ async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
 
 
 async def append_new(tx: Tx, tenant_id: str, entries: Sequence[NewTransaction]) -> None:
-    """Like `append`, for transactions of jobs that do not exist yet. They cannot exist either, so nothing is read."""
+    """Append transactions of new jobs. Unlike in `append`, none of them can exist yet, so nothing is read."""
     await tx.write(_insert, with_rows(entries))
     await _add_to_balances(tx, {tenant_id: sum(entry.amount for entry in entries)})
 
@@ -201,7 +201,7 @@ async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
 
 
 async def revenue_by(tx: Tx, column: str, *, begins: datetime, ends: datetime) -> dict[str, tuple[int, int]]:
-    """Return by day, tenant or effect the number of consumed jobs and their tokens, without refunded tokens."""
+    """Return the number of consumed jobs and their tokens by day, tenant or effect, without refunded tokens."""
     reserve = t.alias("reserve")
     day = (
         func.to_char(func.timezone("UTC", t.c.created_at), "YYYY-MM-DD")

@@ -49,7 +49,7 @@ def retried_query(tenant_ids: Collection[str]) -> Select[Any]:
 
 
 class LeasedItem(NamedTuple):
-    """A leased job, and for how long it has been running, or leased if it has not started."""
+    """A leased job, and how long it has been running, or leased if the run has not started."""
 
     job_id: str
     batch_id: str | None

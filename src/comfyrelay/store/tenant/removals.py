@@ -1,6 +1,6 @@
 """Delete jobs, videos and files of a tenant: rows at once, objects as soon as storage is reachable.
 
-Like a submission, the caller holds the lock of the wallet, so that no file of an unfinished job is deleted.
+The caller holds the lock of the wallet, like a submission, so that no file of an unfinished job is deleted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from comfyrelay.store.tenant import changes, ledger
 from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, outputs, removals, videos
 from comfyrelay.store.types import relay_now
 
-# How long a poster of a claimed file may take.
+# Maximum time for drawing the poster of a claimed file.
 DRAW_SECONDS = 600.0
 # Paths per statement. SQLite limits the depth of an expression to 1,000.
 MAX_PATHS = 200
@@ -70,7 +70,7 @@ async def remove_video(tx: Tx, tenant_id: str, video_id: str) -> None:
 
 
 async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
-    """Delete jobs with their history. A retry becomes the first of its chain, and a video loses its job."""
+    """Delete jobs with their history. A retry of a deleted job becomes the first of its chain. Videos lose the job."""
     if not job_ids:
         return
     await tx.execute(update(ai_jobs).where(ai_jobs.c.retry_of.in_(job_ids)).values(retry_of=None))
@@ -87,7 +87,7 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
 
 
 async def remove_outputs(tx: Tx, tenant_id: str, output_ids: Collection[str], job_ids: Collection[str]) -> None:
-    """Delete outputs of jobs that keep others. The first of these becomes the cover of its job and video."""
+    """Delete outputs of jobs that keep other outputs. The first remaining output becomes the cover of job and video."""
     own = (outputs.c.tenant_id == tenant_id) & outputs.c.id.in_(output_ids)
     await tx.execute(delete(outputs).where(own))
     first = select(outputs.c.id).order_by(outputs.c.number).limit(1)
@@ -124,7 +124,7 @@ async def remove_files(
 
 
 async def schedule(tx: Tx, tenant_id: str, paths: Iterable[str], *, after_seconds: float) -> list[int]:
-    """Record objects that are deleted after this time, unless the returned entries are finished before."""
+    """Schedule the deletion of objects after this time, unless the returned entries are finished before."""
     rows = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now(after_seconds)} for path in paths]
     return await tx.scalars(insert(removals).values(rows).returning(removals.c.id))
 

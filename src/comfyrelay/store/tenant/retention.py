@@ -1,6 +1,6 @@
 """Retention: find and delete old videos, old jobs, unused uploads and orphaned outputs.
 
-A file is marked first, which prevents new use. The file is deleted later, when every use that began before is visible.
+A file is marked first, which prevents new use. It is deleted later, when every use that began before is visible.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ _MAY_EXPIRE = and_(outputs.c.mark.is_distinct_from(Mark.STARRED), ~_IS_COLLECTED
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OldJob:
-    """An ended job, and those of its outputs that may be deleted."""
+    """An ended job, and its outputs that may be deleted."""
 
     id: str
     tenant_id: str
@@ -140,13 +140,13 @@ def _mark(dialect: str) -> Executable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnusedUpload:
-    """An upload that no job seems to use. `is_released`: a job that used it was deleted, others may still use it."""
+    """An upload that seems unused. `is_released`: a job that used the upload was deleted; others may still use it."""
 
     id: str
     tenant_id: str
     path: str
     is_released: bool
-    # Whether a video or a column of a job refers to it.
+    # Whether a video or a column of a job refers to the upload.
     is_used: bool
 
 
@@ -217,7 +217,7 @@ async def clear_originals(tx: Tx, file_ids: Iterable[str]) -> None:
 
 
 async def schedule_orphan_searches(tx: Tx, searches: Iterable[OrphanSearch], *, after_seconds: float) -> None:
-    """Schedule the search for orphaned outputs of these jobs, for when late uploads have ended."""
+    """Schedule the search for orphaned outputs of these jobs for the time when late uploads have ended."""
     rows = [{"job_id": job.job_id, "tenant_id": job.tenant_id, "after_seconds": after_seconds} for job in searches]
     await tx.write(_schedule_orphan_searches, with_rows(rows))
 

@@ -35,7 +35,7 @@ files = Table(
     Column("mime_type", Text, nullable=False),
     Column("size", BigInteger),
     Column("content_hash", Text),
-    # The hash by which clients of the Comfy API find an upload.
+    # The hash that clients of the Comfy API use to find an upload.
     Column("blake3", Text),
     Column("original_filename", Text),
     Column("metadata", JsonText),
@@ -44,7 +44,7 @@ files = Table(
     Column("used_at", UtcTime),
     # When a job that used it was deleted, unless a job has used it since.
     Column("unused_at", UtcTime),
-    # From then on, nothing new may use it. Its object is deleted later, then the row.
+    # From this time on, nothing new may use the file. Its object is deleted later, then the row.
     Column("removing_at", UtcTime),
     # Read from the file, if applicable.
     Column("width", Integer),
@@ -53,7 +53,7 @@ files = Table(
     # The formats of its poster and preview, which are stored next to it under names derived from its path.
     Column("poster", Text),
     Column("preview", Text),
-    # When its poster is due. A process postpones it before drawing, so that no other process draws it too.
+    # When its poster is due. A process postpones this time before drawing, so that no other process draws it, too.
     Column("poster_due_at", UtcTime),
     UniqueConstraint("disk", "path"),
     # Outputs have no original name.
@@ -79,7 +79,7 @@ batches = Table(
     # The lists that its items combine, in item order.
     Column("axes", JsonText),
     Column("created_at", UtcTime, nullable=False),
-    # Why and since when the rest of it is held, and the failed jobs that caused it.
+    # The reason and the start of its hold, and the failed jobs that caused the hold.
     Column("held", JsonText),
     # When it was hidden from the queue, with all its jobs.
     Column("cleared_at", UtcTime),
@@ -142,13 +142,13 @@ ai_jobs = Table(
     Column("input_payload", JsonText, nullable=False),
     # The path of its graph, if it belongs to a tenant. The graph is kept as long as a job refers to it.
     Column("private_graph", Text),
-    # What it counts in `token_wallets.space_bytes`; null if it has a price.
+    # Its share of `token_wallets.space_bytes`; null if it has a price.
     Column("space_bytes", BigInteger),
     Column("webhook_url", Text),
     Column("reserved_tokens", BigInteger, nullable=False),
-    # The price of a second of its run, in thousandths of a token; null: it costs what is reserved.
+    # The price per second of its run, in thousandths of a token; null: it costs the reserved tokens.
     Column("millitokens_per_second", BigInteger),
-    # What it has cost; null until it ends.
+    # Its cost in tokens; null until it ends.
     Column("charged_tokens", BigInteger),
     # Maximum wait before it may burst to the cloud.
     Column("max_wait_seconds", Integer),
@@ -284,7 +284,7 @@ comfyui_prompts = Table(
     Column("workflow_id", Text),
     # The graph and the extra data as sent, and the output nodes that run.
     Column("sent", JsonText, nullable=False),
-    # When the client removed it from the history. The job stays.
+    # When the client removed it from the history. The job is kept.
     Column("hidden_at", UtcTime),
     UniqueConstraint("tenant_id", "prompt_id"),
     Index(None, "tenant_id", "job_id"),
@@ -307,9 +307,9 @@ token_wallets = Table(
     metadata,
     Column("tenant_id", Text, primary_key=True),
     Column("balance", BigInteger, nullable=False, server_default=text("0")),
-    # Tokens of refunded payments that were already spent. They cannot be spent again, and are taken from new credits.
+    # Tokens of refunded payments that had already been spent. They are deducted from new credits.
     Column("owed_tokens", BigInteger, nullable=False, server_default=text("0")),
-    # The sum of its graphs and of its jobs without a price, changed together with them.
+    # Total size of its graphs and of its jobs without a price, changed together with them.
     Column("space_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("balance >= 0", name="balance"),
@@ -361,10 +361,10 @@ graphs = Table(
     Column("sha256", Text, nullable=False),
     # Size of the graph, of its editor file, and of the properties of each workflow that was stored with it.
     Column("bytes", BigInteger, nullable=False),
-    # The part of its editor file, which a later import may replace.
+    # The size of its editor file, which a later import may replace.
     Column("editor_bytes", BigInteger, nullable=False),
     Column("properties_hash", Text, nullable=False),
-    # Since when no workflow and no job has been found that refers to it.
+    # The time since which no workflow and no job has referred to it.
     Column("unused_at", UtcTime),
     UniqueConstraint("tenant_id", "sha256"),
 )
@@ -400,7 +400,7 @@ outputs = Table(
     Column("tenant_id", Text, nullable=False),
     # No foreign key, as in `job_attempts`.
     Column("job_id", Text, nullable=False),
-    # Number of the output within its job, from 1.
+    # Number of the output within its job, starting at 1.
     Column("number", Integer, nullable=False),
     # Constant fields of the job, so that the gallery can filter without reading jobs.
     Column("batch_id", Text),
@@ -472,7 +472,7 @@ webhook_deliveries = Table(
     Column("url", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=DeliveryStatus.PENDING),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
-    # When it is sent next. A process postpones it before sending, so that no other process sends it too.
+    # Time of the next attempt. A process postpones it before sending, so that no other process sends it, too.
     Column("due_at", UtcTime),
     Column("last_status_code", Integer),
     Column("last_error", Text),

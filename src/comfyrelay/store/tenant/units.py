@@ -49,7 +49,7 @@ class BatchItem(NamedTuple):
 
 
 async def waiting(tx: Tx, tenant_id: str) -> list[WaitingUnit]:
-    """Return queued and paused units in queue order, with a batch at the place of its first item."""
+    """Return queued and paused units in queue order, with each batch at the place of its first item."""
     return [
         WaitingUnit(
             Unit(row.unit, row.batch_id is not None),

@@ -10,12 +10,12 @@ from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.extras import require
 from comfyrelay.retry import Backoff, Retries
 
-# Throttled calls wait 0.2, 0.4, 0.8 and 1.6 s, each up to twice as long, and then fail: the next tick tries again.
+# Throttled calls wait for 0.2, 0.4, 0.8 and 1.6 s, or up to twice as long, and then fail. The next tick tries again.
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.3
 MAX_PAUSE_SECONDS = 5.0
 
-# These are prefixes, because services append details. Calls for a group that is being changed are retried, too.
+# Prefixes, because services append details. Calls for a group that is being changed are retried, too.
 _THROTTLED = (
     "Throttl",
     "RequestLimitExceeded",
@@ -37,7 +37,7 @@ _CAPACITY = (
 
 
 class AwsError(ProviderError):
-    """`aws_code` is AWS's error code. It is empty if AWS did not answer."""
+    """A failed AWS call. `aws_code` is AWS's error code, or empty if AWS did not answer."""
 
     def __init__(self, detail: str, *, kind: RefusalKind, aws_code: str = "") -> None:
         self.kind = kind
@@ -46,7 +46,7 @@ class AwsError(ProviderError):
 
 
 class Aws:
-    """Clients of one region, created on first use."""
+    """The clients for one region, created on first use."""
 
     def __init__(self, region: str | None = None, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         require("aws")

@@ -1,4 +1,4 @@
-"""Names of a fleet's AWS resources. They derive from the fleet alone, so nothing is stored."""
+"""Names of a fleet's AWS resources. They are derived from the fleet alone, so nothing is stored."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from comfyrelay.autoscaling.providers.base import RefusalKind
 # The CloudWatch metrics use these names as dimensions, and the IAM policy uses the fleet tag as a condition.
 FLEET_TAG = "FleetSlug"
 STAGE_TAG = "Stage"
-# The console shows this tag, and budgets filter by it: fleet and stage in one value.
+# Fleet and stage in one value. The AWS console shows this tag, and budgets filter by it.
 NAME_TAG = "Name"
 HOOK = "comfyrelay-drain"
 # Slugs become parts of names, paths and a script.

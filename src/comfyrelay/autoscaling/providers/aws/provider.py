@@ -26,9 +26,9 @@ _STATES = (
     (ProviderMachineState.RUNNING, ("InService", "EnteringStandby", "Standby")),
     (ProviderMachineState.ENDING, ("Terminating", "Detaching")),
 )
-# Number of latest activities to read: far more than a group starts between two ticks.
+# Number of latest activities to read, which is far more than a group starts between two ticks.
 _MAX_ACTIVITIES = 50
-# EC2's limit of values in a filter.
+# EC2's limit for the values of a filter.
 _MAX_FILTER_VALUES = 200
 _SPOT_PRODUCT = "Linux/UNIX"
 
@@ -41,12 +41,12 @@ class AwsProvider:
         self._by_region: dict[str | None, Aws] = {}
         # Launch times by group and instance.
         self._launch_times: dict[str, dict[str, datetime]] = {}
-        # By group: activities before the last increase, whose failures do not count.
+        # Activities before the last increase, by group. Their failures do not count.
         self._old_activities: dict[str, frozenset[str]] = {}
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
-        # A pending launch has no instance id yet and would count twice once it has one. It is tracked by its order, and
-        # `launch` counts it.
+        # Pending launches have no instance id yet, and would count twice once they have one. They are tracked by their
+        # orders, and `launch` counts them.
         machines = _machines(await self._group(fleet))
         launched_at = await self._read_launch_times(fleet, [machine.id for machine in machines])
         return [replace(machine, launched_at=launched_at.get(machine.id)) for machine in machines]
@@ -56,7 +56,7 @@ class AwsProvider:
             refused = await self._grow(fleet, total=total)
         except AwsError as error:
             refused = [LaunchRefused(kind=error.kind, text=error.detail)] * len(orders)
-        # Earlier failures are not refusals of this launch.
+        # Failures of earlier launches are not refusals of this one.
         return LaunchResult(refused=refused[: len(orders)])
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
@@ -108,11 +108,11 @@ class AwsProvider:
         self._by_region.clear()
 
     async def _grow(self, fleet: ProviderFleet, *, total: int) -> list[LaunchRefused]:
-        """Set the desired capacity, and return what the group could not launch."""
+        """Increase the desired capacity, and return the launches that the group refused."""
         group, before = await asyncio.gather(self._group(fleet), self._activities(fleet))
         name = group["AutoScalingGroupName"]
         limit = min(group["MaxSize"], fleet.max_machines)
-        # Never below the present number: instances are terminated by id.
+        # Never reduce it, because instances are terminated by id.
         wanted = max(min(total, limit), group["DesiredCapacity"])
         if wanted > group["DesiredCapacity"]:
             self._old_activities[name] = frozenset(activity["ActivityId"] for activity in before)
@@ -127,7 +127,7 @@ class AwsProvider:
         return refused
 
     async def _failure(self, fleet: ProviderFleet) -> LaunchRefused | None:
-        """Return why the group's latest launch failed, if it did."""
+        """Return the failure of the group's latest launch, or `None` if it did not fail."""
         old = self._old_activities.get(Names(fleet.slug, fleet.stage).group, frozenset())
         # The newest activity comes first. Terminations say nothing about launches.
         for activity in await self._activities(fleet):
@@ -141,10 +141,10 @@ class AwsProvider:
         return None
 
     async def _give_up(self, fleet: ProviderFleet) -> int:
-        """Reduce the desired capacity to what exists, and return the number of missing machines.
+        """Reduce the desired capacity to the existing machines, and return the number of missing ones.
 
-        Otherwise a refused launch could arrive later, in addition to its replacement. The group may terminate an
-        instance that appears at this moment, but none that works: workers protect themselves.
+        Otherwise, a refused machine could appear later, in addition to its replacement. The group may terminate an
+        instance that appears at this moment, but not one that is working, because workers protect their instances.
         """
         group = await self._group(fleet)
         desired: int = group["DesiredCapacity"]
@@ -190,7 +190,7 @@ class AwsProvider:
         self._launch_times[name] = known
         new = [id_ for id_ in ids if id_ not in known]
         for start in range(0, len(new), _MAX_FILTER_VALUES):
-            # With a filter, an instance that EC2 does not know yet is no error.
+            # With a filter, EC2 does not return an error for an instance that it does not know yet.
             by_id = {"Name": "instance-id", "Values": new[start : start + _MAX_FILTER_VALUES]}
             reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[by_id])
             for reservation in reservations:

@@ -80,7 +80,7 @@ class ServingWorker(NamedTuple):
 
 
 async def lock(tx: Tx) -> None:
-    """Lock the burst budget, so that only one process at a time counts and spends it."""
+    """Lock the burst budget, so that only one process at a time reads and spends it."""
     if tx.dialect == "postgresql":
         await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.bursts'))"))
 

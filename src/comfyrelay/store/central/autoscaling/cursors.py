@@ -8,7 +8,7 @@ from comfyrelay.store.row_parameters import insert_into
 
 
 async def lock(tx: Tx, name: str) -> int:
-    """Return the position, 0 at first, locked until the transaction ends."""
+    """Return the position (initially 0), locked until the transaction ends."""
     await tx.execute(insert_into(tx.dialect, cursors).values(name=name, position=0).on_conflict_do_nothing())
     query = select(cursors.c.position).where(cursors.c.name == name).with_for_update()
     return int((await tx.execute(query)).scalar_one())

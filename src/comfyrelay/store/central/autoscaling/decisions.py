@@ -50,7 +50,7 @@ async def latest(tx: Tx, fleet_id: int) -> ScalingDecision | None:
 
 
 async def forget_old(tx: Tx, fleet_id: int, *, keep: int) -> int:
-    """Delete all but the newest decisions of a fleet. Return how many."""
+    """Delete all but the newest `keep` decisions of a fleet. Return the number of deleted ones."""
     ordered = select(s.c.id).where(s.c.fleet_id == fleet_id).order_by(s.c.id.desc())
     oldest_kept = await tx.scalar(ordered.offset(keep - 1).limit(1))
     if oldest_kept is None:

@@ -17,7 +17,7 @@ from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, w
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now, sql_literal
 
-# The number of audit entries that are read. It is enough for metrics at a hundred ended leases per second.
+# Maximum number of audit entries to read. It is enough for metrics at a hundred ended leases per second.
 MAX_ENTRIES = 100_000
 LEASE_EVENT = "lease"
 
@@ -91,7 +91,7 @@ def _counts() -> Select[Any]:
 
 
 async def online_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[WorkerLoad]:
-    """Return approved workers that were seen in the last seconds."""
+    """Return approved workers that were seen within the last `seconds`."""
     return await tx.all(WorkerLoad, workers_query(fleet_ids, seconds=seconds))
 
 

@@ -23,7 +23,7 @@ class PastJobRow(NamedTuple):
 
 
 def completed_query(stage: str, workflow_ids: Collection[int], *, before: int, limit: int) -> Select[Any]:
-    """Return the query, which reads along the primary key, backwards from the newest."""
+    """Return the query. It reads backwards along the primary key, newest dispatches first."""
     return (
         select(d.c.id, d.c.created_at, d.c.duration_seconds, workflows.c.slug.label("workflow"), d.c.workflow_hash)
         .join(workflows, workflows.c.id == d.c.workflow_id)

@@ -15,7 +15,7 @@ _LEADER = [leaders.c[name] for name in Leader.__dataclass_fields__]
 
 
 async def claim(tx: Tx, name: str, holder: str, *, seconds: float) -> Leader | None:
-    """Become or stay the leader for this many seconds; `None` while another process leads."""
+    """Become or remain the leader for this many seconds; return `None` if another process leads."""
     rows = await tx.fetch(_claim, {"leader": name, "by": holder, "for_seconds": seconds})
     return Leader(**rows[0]._mapping) if rows else None
 

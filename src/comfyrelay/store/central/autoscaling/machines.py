@@ -49,7 +49,7 @@ async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> Non
             "worker_id": new.worker_id,
             "ending_at": func.coalesce(m.c.ending_at, new.ending_at),
             "ended_at": None,
-            # Clear the reason for its loss, but keep that of a pending termination.
+            # Clear the reason for the loss, but keep the reason for a pending termination.
             "reason": case((m.c.ending_at.is_not(None), m.c.reason), else_=new.reason),
         }
         own = m.c.fleet_id == fleet_id
@@ -92,8 +92,8 @@ def ended_query(fleet_id: int) -> Select[Any]:
 
 
 async def ended_page(tx: Tx, fleet_id: int, *, before: tuple[datetime, str] | None, limit: int) -> list[MachineRecord]:
-    """Return one ended machine more than a page, newest orders first. `before` is the order time and key of the last
-    machine of the page before."""
+    """Return `limit` + 1 ended machines, newest orders first, to detect another page. `before` is the order time and
+    key of the last machine on the previous page."""
     query = ended_query(fleet_id)
     if before is not None:
         at, key = before
@@ -131,6 +131,6 @@ def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:
 
 
 async def types_of(tx: Tx, worker_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Return by worker its fleet and machine type, if known."""
+    """Return the fleet and machine type of each worker, as far as they are known."""
     rows = await tx.execute(by_worker_query(worker_ids))
     return {row.worker_id: (row.fleet_id, row.instance_type) for row in rows if row.instance_type is not None}

@@ -23,7 +23,7 @@ class FleetMember:
 
 
 async def of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
-    """Return fleets by worker, without unknown workers."""
+    """Return the fleets of workers. Unknown workers are left out."""
     found = {
         row.worker_id: FleetMember(fleet_id=row.fleet_id, instance_type=row.instance_type, slots=row.slots)
         for row in await tx.fetch(_present, with_ids(worker_ids))

@@ -1,4 +1,4 @@
-"""Read what the autoscaler observes, without locks."""
+"""Read the observations of the autoscaler, without locks."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -27,8 +27,8 @@ class WaitingWork(NamedTuple):
 
 
 class ObservedWorker(NamedTuple):
-    """A worker of a fleet. `last_at` is the time of its last event, and now while a job runs: an idle worker is idle
-    since then."""
+    """A worker of a fleet. `last_at` is the time of its last event, since which an idle worker has been idle. While a
+    job runs, it is the current time."""
 
     worker_id: str
     fleet_id: int
@@ -84,7 +84,7 @@ def _workflows_of(dialect: str) -> Select[Any]:
 
 
 def waiting_query(stage: str, workflow_ids: Collection[int], *, down_shards: Sequence[str]) -> Select[Any]:
-    """Return the query, which names all leading columns of the queue index, so that it is used."""
+    """Return the query. It names all leading columns of the queue index, so that the index is used."""
     return (
         select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"))
         .where(
@@ -119,7 +119,7 @@ def workers_query(dialect: str) -> Select[Any]:
     is_busy = select(d.c.id).where(is_leased).correlate(workers).exists()
     last_at = case((is_busy, relay_now()), else_=last.correlate(workers).scalar_subquery()).label("last_at")
     deadline = relay_now(bindparam("offline_seconds", type_=Float()))
-    # A worker whose ComfyUI stays dead is as useless as one that is gone.
+    # A worker whose ComfyUI remains dead is as useless as a missing worker.
     is_dead = func.coalesce(w.unavailable_since < deadline, false())
     is_offline = ((w.last_seen_at < deadline) | is_dead).label("is_offline")
     columns = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining, is_offline)
@@ -167,7 +167,7 @@ def arrivals_query(_dialect: str = "") -> Select[Any]:
 
 
 async def arrivals(tx: Tx, *, after: int | None, limit: int) -> list[Arrival]:
-    """Return jobs that entered the queue, in any state; without `after`, the newest. Paused queues are left out."""
+    """Return jobs that entered the queue, in any state; if `after` is `None`, the newest. Omit paused queues."""
     if after is None:
         found = await tx.fetch(newest_arrivals_query, {"limit": limit})
     else:

@@ -1,4 +1,4 @@
-"""Usage accounting: ended leases that are not counted yet, counted usage, and machines."""
+"""Usage accounting: ended leases that have not been counted yet, counted usage, and machines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ _AMOUNTS = ("jobs", "busy_seconds", "lost_seconds", "cost")
 
 
 class LeaseEvent(NamedTuple):
-    """An audit entry. The data of an ended lease contain its epoch and the seconds that it used its machine."""
+    """An audit entry. For an ended lease, the data has its epoch and the seconds for which it used the machine."""
 
     id: int
     created_at: datetime
@@ -45,7 +45,7 @@ class UncountedLease:
     outcome: str
     workflow_id: int
     tenant_id: str
-    # 0 without an effect.
+    # 0 if there is no effect.
     effect_id: int
 
 
@@ -130,7 +130,7 @@ async def add(tx: Tx, increments: Sequence[UsageIncrement]) -> None:
 
 
 async def cost_of(tx: Tx, dispatch_ids: Collection[int]) -> dict[int, float]:
-    """Return by dispatch the cost of its counted leases."""
+    """Return the cost of the counted leases of each dispatch."""
     query = select(leases.c.dispatch_id, func.sum(leases.c.cost).label("cost")).group_by(leases.c.dispatch_id)
     query = query.where(leases.c.dispatch_id.in_(set(dispatch_ids)), leases.c.cost.is_not(None))
     return {row.dispatch_id: float(row.cost) for row in await tx.execute(query)}
@@ -182,7 +182,7 @@ def _usage_sum(row: Any) -> UsageSum:
 
 
 async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, MachineRecord]:
-    """Return by worker its newest machine: the one with its worker id, or whose key is its worker id."""
+    """Return the newest machine of each worker: the machine with its worker id, or whose key is its worker id."""
     ids = sorted(worker_ids)
     query = select(*_MACHINE).where(or_(machines.c.worker_id.in_(ids), machines.c.key.in_(ids)))
     found = await tx.all(MachineRecord, query.order_by(machines.c.ordered_at))
@@ -216,6 +216,6 @@ def _with_leases(*, leases: int | None, **machine: Any) -> tuple[MachineRecord, 
 
 
 async def specs(tx: Tx) -> dict[int, tuple[str, str, Mapping[str, Any] | None]]:
-    """Return by fleet its slug, stage and machine specification."""
+    """Return the slug, stage and machine specification of each fleet."""
     query = select(fleets.c.id, fleets.c.slug, fleets.c.stage, fleets.c.machines).order_by(fleets.c.id)
     return {row.id: (row.slug, row.stage, json_value(row.machines)) for row in await tx.execute(query)}

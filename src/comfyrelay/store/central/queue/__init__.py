@@ -1,1 +1,1 @@
-"""The dispatch queue: claims, leases, and what workers cannot run."""
+"""The dispatch queue: claims, leases, and the jobs that workers cannot run."""

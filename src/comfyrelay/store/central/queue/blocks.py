@@ -52,7 +52,7 @@ async def write(tx: Tx, pair: Pair, block: Block) -> None:
 async def clear_of_workers(
     tx: Tx, worker_ids: Sequence[str], *, workflow_hash: str | None = None, only_out_of_memory: bool = False
 ) -> list[Pair]:
-    """Delete the failures of these workers, of one workflow or all. Return the pairs."""
+    """Delete the failures of these workers, for one workflow or all. Return the affected pairs."""
     query = delete(b).where(b.c.worker_id.in_(worker_ids))
     if workflow_hash is not None:
         query = query.where(b.c.workflow_hash == workflow_hash)

@@ -24,12 +24,12 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, select_by_ids, with_ids
 from comfyrelay.store.types import relay_now, sql_literal
 
-# Rows locked by other claims are skipped. This many more rows are read, so that a claim still finds enough.
+# Number of additional rows to read, so that a claim finds enough rows although it skips those that others have locked.
 _SLACK = 16
 
 
 class WorkerFacts(NamedTuple):
-    """Facts that decide what a worker may lease."""
+    """Facts that determine which dispatches a worker may lease."""
 
     worker_id: str
     stage: str
@@ -77,7 +77,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, offline_seconds: fl
     if any(row.oversized for row in rows):
         oversized = await memory.oversized(tx, locked_ids, offline_seconds=offline_seconds)
     facts = {}
-    # Unpacking is faster than access by name.
+    # Unpacking rows is faster than access by name.
     for worker_id, *plain, assigned, pinned, _has_blocks, _has_missing, is_any_oversized, has_own, now in rows:
         values = (
             worker_id,
@@ -269,7 +269,7 @@ def _candidate(values: Sequence[Any]) -> Candidate:
 
 
 async def note_passed_over(tx: Tx, ids: Sequence[int]) -> None:
-    """Record since when these dispatches are skipped in favor of loaded workflows, so that the wait can be limited."""
+    """Record that these dispatches are skipped in favor of loaded workflows, so that the additional wait is limited."""
     await tx.write(_note_passed_over, with_ids(ids))
 
 

@@ -125,8 +125,8 @@ async def queued(tx: Tx, *, limit: int, down_shards: Sequence[str]) -> list[Queu
 
 
 async def prefetched(tx: Tx, *, for_seconds: float, limit: int) -> list[ReclaimableDispatch]:
-    """Return prefetched dispatches that a busy worker has not started for this long and that were not recalled yet,
-    oldest first."""
+    """Return prefetched dispatches that a busy worker has not started for this long and that have not been recalled
+    yet, oldest first."""
     rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "limit": limit})
     return [ReclaimableDispatch(**row._mapping) for row in rows]
 

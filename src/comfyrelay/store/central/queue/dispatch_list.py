@@ -38,7 +38,7 @@ async def page(
         before=before_id,
         limit=limit,
         unindexed=_unindexed(wanted),
-        # A search in leases takes longer per row.
+        # Searching leases takes longer per row.
         max_scanned=MAX_SCANNED if wanted.search is None else MAX_SEARCHED,
     )
 
@@ -141,7 +141,7 @@ def _was_leased_by(c: Any, condition: ColumnElement[bool]) -> ColumnElement[bool
 
 
 def _is_of_current_worker(wanted: DispatchFilter) -> bool:
-    """Return whether the filter selects the leases that a worker has now, and not the ones that it ever had."""
+    """Return whether the filter selects only the current leases of a worker, not its past ones."""
     return wanted.worker_id is not None and wanted.status is DispatchStatus.LEASED
 
 

@@ -50,7 +50,7 @@ from comfyrelay.store.row_parameters import (
 )
 from comfyrelay.store.types import relay_now, sql_literal
 
-# The items of a batch that are read for its last failures. Others may be canceled, or have another hash.
+# Number of items of a batch that are read to find its last failures. Some may be canceled, or have another hash.
 MAX_ENDED_READ = 100
 _FIELDS = Dispatch._fields
 COLUMNS = [d.c[name] for name in _FIELDS]
@@ -58,10 +58,10 @@ COLUMNS = [d.c[name] for name in _FIELDS]
 LEASED = d.c.status == sql_literal(DispatchStatus.LEASED)
 WAITING = d.c.status.in_([sql_literal(DispatchStatus.QUEUED), sql_literal(DispatchStatus.PAUSED)])
 _FINISHED = d.c.status.in_([sql_literal(status) for status in sorted(TERMINAL_DISPATCH)])
-# The number of leases of a worker, in queries over workers.
+# The number of a worker's leases, for queries over workers.
 LEASES = select(func.count()).where(d.c.worker_id == workers.c.worker_id, LEASED).correlate(workers).scalar_subquery()
 
-# The columns that a transition may change. All others are set once.
+# The columns that a transition may change. All other columns are set once.
 _TRANSITION_COLUMNS = (
     "status",
     "provider",
@@ -173,7 +173,7 @@ def _enqueue(dialect: str) -> Executable:
     rows = select(*(r.c[name] for name in _NEW), *computed)
     rows = rows.join(known, known.c.id == r.c.workflow_id).order_by(r.c.n)
     query = insert_selected(dialect, d, [*_NEW, "available_at", "created_at", "rank", *_PRICES], rows)
-    # SQLAlchemy would select from the dispatches again, and SQLite does not know their name here.
+    # SQLAlchemy would select from the dispatches a second time, and SQLite does not know their name here.
     workflow_id: ColumnElement[int] = literal_column("workflow_id" if dialect == "sqlite" else f"{d.name}.workflow_id")
     may_burst = select(workflows.c.may_burst).where(workflows.c.id == workflow_id).scalar_subquery()
     return query.on_conflict_do_nothing().returning(d.c.tenant_job_id, may_burst)
@@ -215,7 +215,7 @@ def _lock_reported(dialect: str) -> Executable:
 
 
 async def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
-    # Without a row, there is nothing to decide, and the time is not needed.
+    # Without rows, there is nothing to decide, and the time is not needed.
     now = rows[0].now if rows else datetime.min
     return {row[0]: from_row(row) async for row in paced(rows)}, now
 
@@ -357,7 +357,7 @@ def _known_jobs(dialect: str) -> Executable:
 
 
 async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the latest progress of running (tenant, job) pairs by job."""
+    """Return the latest progress of those of these (tenant, job) pairs that are running, by job."""
     found = {row.tenant_job_id: progress_in(row) for row in await tx.fetch(_progress_of, _with_jobs(jobs))}
     return {job_id: progress for job_id, progress in found.items() if progress is not None}
 
@@ -424,7 +424,7 @@ async def last_ended(tx: Tx, failed: Dispatch, *, limit: int) -> list[EndedItem]
 
 def last_ended_query(failed: Dispatch, *, limit: int) -> Select[Any]:
     since = failed.resumed_at or failed.created_at
-    # Only the index decides which rows the inner query reads. Ids of batches are unique across tenants.
+    # The inner query only has conditions of the index. Ids of batches are unique across tenants.
     newest = select(d).where(d.c.batch_id == failed.batch_id, d.c.finished_at >= since)
     e = newest.order_by(d.c.finished_at.desc(), d.c.id.desc()).limit(MAX_ENDED_READ).subquery().c
     is_failed = e.status == sql_literal(DispatchStatus.FAILED)

@@ -36,7 +36,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
 from comfyrelay.store.types import json_value, relay_now
 
-# The newest leases of a worker that are searched for a completed job of a workflow.
+# Number of a worker's newest leases that are searched for a completed job of a workflow.
 NEWEST_LEASES = 100
 # Workflow id and hash: two workflows with the same graph may have different workers.
 OversizedWorkflow = tuple[int, str]

@@ -62,7 +62,7 @@ class RawRequirements(NamedTuple):
 
 
 async def lock(tx: Tx) -> None:
-    """Serialize new requirements with changes of workers: each must see the other's writes."""
+    """Serialize new requirements and changes of workers, because each must see the writes of the other."""
     if tx.dialect == "postgresql":
         await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.requirements'))"))
 

@@ -12,7 +12,7 @@ from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now, sql_literal
 
-# The condition of `is_free`, for statements that are written as text. An index holds the paused tenants only.
+# The condition of `is_free`, for statements that are written as text. An index contains only the paused tenants.
 IS_FREE = "q.tenant_id NOT IN (SELECT p.id FROM tenants AS p WHERE p.queue_paused_at IS NOT NULL)"
 
 
@@ -34,7 +34,7 @@ async def resume(tx: Tx, tenant_id: str) -> bool:
 
 
 async def paused_at(tx: Tx, tenant_ids: Collection[str]) -> dict[str, datetime]:
-    """Return since when the queues of these tenants are paused. Other queues are left out."""
+    """Return the times since which the queues of these tenants are paused. Other queues are left out."""
     query = select(tenants.c.id, tenants.c.queue_paused_at)
     rows = await tx.execute(query.where(tenants.c.id.in_(tenant_ids), tenants.c.queue_paused_at.is_not(None)))
     return {row.id: row.queue_paused_at for row in rows}

@@ -48,20 +48,20 @@ def _write_ranks(dialect: str) -> Executable:
 
 
 class Ahead(NamedTuple):
-    """The number of dispatches ahead of another, and how long they usually run together."""
+    """The number of dispatches ahead of another, and their usual total run time."""
 
     jobs: int
     seconds: float
 
 
 async def waiting_workflows(tx: Tx, *, stage: str, provider: str, workflow_ids: Sequence[int]) -> list[int]:
-    """Return the workflows, of the given ones, that have queued dispatches."""
+    """Return those of the given workflows that have queued dispatches."""
     is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
     return await tx.scalars(select(d.c.workflow_id).where(is_ready).distinct())
 
 
 async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int], *, usual: Mapping[int, float]) -> Ahead:
-    """Sum up the queued dispatches of these workflows ahead of this one. `usual` are the seconds by workflow."""
+    """Sum up the queued dispatches of these workflows ahead of this one. `usual` has the usual seconds by workflow."""
     is_before = or_(
         d.c.priority > dispatch.priority,
         and_(d.c.priority == dispatch.priority, d.c.rank < dispatch.rank),
@@ -106,8 +106,8 @@ async def ahead_of_each(
     workflow_ids: Sequence[int],
     usual: Mapping[int, float],
 ) -> dict[int, Ahead]:
-    """Sum up by dispatch the queued dispatches of these workflows that are ahead of it. Dispatches that cannot run yet
-    are left out."""
+    """For each dispatch, sum up the queued dispatches of these workflows that are ahead of it. Dispatches that cannot
+    run yet are left out."""
     order = (d.c.priority.desc(), d.c.rank, d.c.id)
     place = func.row_number().over(order_by=order).label("place")
     until = func.sum(_seconds(usual)).over(order_by=order).label("until")
@@ -118,7 +118,7 @@ async def ahead_of_each(
 
 
 async def last_of_batches(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str]:
-    """Return the queued job of each batch that is the last in queue order."""
+    """Return the last queued job of each batch, in queue order."""
     place = func.row_number().over(partition_by=d.c.batch_id, order_by=(d.c.priority, d.c.rank.desc(), d.c.id.desc()))
     # SQLite uses the partial index only if its condition is repeated.
     is_queued = and_(WAITING, d.c.status == sql_literal(DispatchStatus.QUEUED))
@@ -149,8 +149,8 @@ async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 5
 
 
 def mean_duration_query(workflow_ids: Sequence[int], *, of_last: int) -> Select[Any]:
-    """Return the query. It reads dispatches from the newest on until it has enough. It scans a limited number of them,
-    because completed ones have no index by workflow: for a workflow that never ran, it would read all."""
+    """Return the query. It reads the newest dispatches until it has enough. The number is limited, because completed
+    dispatches have no index by workflow: for a workflow that never ran, all of them would be read."""
     newest_id = select(func.max(d.alias().c.id)).scalar_subquery()
     newest = (
         select(d.c.duration_seconds)

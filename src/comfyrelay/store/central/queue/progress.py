@@ -26,7 +26,7 @@ def progress_in(row: Any) -> Any:
 
 
 def last_processing_time() -> ColumnElement[Any]:
-    """Return the duration of the last job with the same effect, or the mean one of the workflow."""
+    """Return the duration of the last job with the same effect, or the mean duration of the workflow."""
     of_effect = select(effects.c.last_processing_time_seconds).where(effects.c.id == d.c.effect_id)
     mean = select(workflow_durations.c.mean_seconds).where(
         workflow_durations.c.workflow_id == d.c.workflow_id, workflow_durations.c.effect_id == 0

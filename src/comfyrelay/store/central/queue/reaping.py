@@ -19,7 +19,7 @@ MIN_HEARTBEAT_PROTOCOL = 2
 
 
 class Work(NamedTuple):
-    """The work of one pass of the reaper, and the time of the database."""
+    """The kinds of work for one pass of the reaper, and the time of the database."""
 
     now: datetime
     has_expired: bool
@@ -60,7 +60,7 @@ async def expired(tx: Tx, *, grace_seconds: float, limit: int) -> list[int]:
 
 
 async def silent(tx: Tx, *, seconds: float, limit: int) -> list[int]:
-    """Return the leases of workers that send heartbeats and were not seen for a while."""
+    """Return the leases of workers that normally send heartbeats but have not been seen for a while."""
     return await tx.scalars(_silent().limit(limit), {"silence": -seconds})
 
 
@@ -70,7 +70,7 @@ async def exhausted(tx: Tx, *, limit: int) -> list[int]:
 
 
 async def out_of_memory(tx: Tx, *, for_seconds: float, limit: int) -> list[Dispatch]:
-    """Return queued dispatches that ran out of memory on a worker, and could run on another one for this long."""
+    """Return dispatches that ran out of memory on a worker and have been ready to run on another one for this long."""
     query = _out_of_memory(*COLUMNS).order_by(d.c.id).limit(limit)
     return [from_row(row) for row in await tx.execute(query, {"waited": -for_seconds})]
 

@@ -21,11 +21,11 @@ tenants = Table(
     # Maximum size and number of uploads; null: the server's limits.
     Column("max_stored_bytes", BigInteger),
     Column("max_stored_files", Integer),
-    # Whether it may add and run workflows of its own, if not everyone may.
+    # Whether the tenant may add and run its own workflows, if not everyone may.
     Column("may_add_workflows", Boolean, nullable=False, server_default=false()),
-    # Since when the tenant's queue is paused, and its queued jobs are held; null: it is not.
+    # When the tenant's queue was paused. Its queued jobs are held since then; null: not paused.
     Column("queue_paused_at", UtcTime),
-    # Since when the account is deleted; its data is erased in the background until `erased_at`.
+    # When the account was deleted. Its data is then erased in the background, until `erased_at`.
     Column("deleted_at", UtcTime),
     Column("erased_at", UtcTime),
     partial_index("ix_tenants_to_erase", "id", where="deleted_at IS NOT NULL AND erased_at IS NULL"),
@@ -56,7 +56,7 @@ api_tokens = Table(
     Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("name", Text, nullable=False),
     Column("token_hash", Text, nullable=False, unique=True),
-    # The only API that accepts it; null: all of them.
+    # The only API that accepts the token; null: all APIs accept it.
     Column("scope", Text),
     # The token that opened this session of the editor, and ends it.
     Column("parent_id", Text),
@@ -64,7 +64,7 @@ api_tokens = Table(
     # A browser session is a token that expires.
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
-    # PostgreSQL stores a list of one value as an equation.
+    # PostgreSQL stores an IN list of one value as an equation.
     CheckConstraint(f"scope IS NULL OR scope = '{TokenScope.COMFYUI}'", name="scope"),
 )
 
@@ -73,13 +73,13 @@ account_links = Table(
     metadata,
     Column("token_hash", Text, primary_key=True),
     Column("kind", Text, nullable=False),
-    # The user that it changes; null if it creates an account.
+    # The user whose account the link changes; null if it creates an account.
     Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), index=True),
-    # The address that the link was mailed to, which its use verifies; null if an administrator passes it on.
+    # The address to which the link was mailed, and which its use verifies; null if an administrator passes it on.
     Column("email", Text),
     # The name of the account that a sign-up creates.
     Column("name", Text),
-    # The administrator, whose links end with the role.
+    # The administrator who created it. The link becomes invalid when that user loses the role.
     Column("created_by", Text),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
@@ -94,10 +94,10 @@ mails = Table(
     Column("id", Text, primary_key=True),
     Column("recipient", Text, nullable=False),
     Column("subject", Text, nullable=False),
-    # It may contain a link, so a mail is deleted when it was sent, and its text when it was given up.
+    # May contain a link, so a mail is deleted once it is sent, and its text once it is abandoned.
     Column("body", Text),
     Column("created_at", UtcTime, nullable=False),
-    # When it is sent next; a process that sends it moves this into the future. Null: given up.
+    # Time of the next attempt. A process that sends the mail moves it into the future. Null: abandoned.
     Column("due_at", UtcTime),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("last_error", Text),
@@ -111,7 +111,7 @@ payment_events = Table(
     Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
     Column("amount", BigInteger, nullable=False),
     Column("currency", Text),
-    # The payment that this event returns, wholly or in part.
+    # The payment that this event refunds, wholly or in part.
     Column("refund_of", Text),
     Column("created_at", UtcTime, nullable=False),
     partial_index("ix_payment_events_refund_of", "refund_of", where="refund_of IS NOT NULL"),

@@ -51,10 +51,10 @@ autoscaling_decisions = Table(
 leaders = Table(
     "leaders",
     metadata,
-    # The leader among several processes. It must renew its term in time.
+    # The leader among several processes, which must renew its term in time.
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
-    # Grows with each leader, so writes of earlier ones are refused.
+    # Grows with each leader, so that writes of earlier leaders are refused.
     Column("term", BigInteger, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
 )
@@ -104,7 +104,7 @@ bursts = Table(
     Column("workflow_id", BigInteger, nullable=False),
     Column("stage", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    # When it finished or returned. The expected cost counts until then, the actual cost for one hour after it.
+    # When it finished or returned. The expected cost counts until then, the actual cost for one hour afterwards.
     Column("ended_at", UtcTime),
     Column("expected_cost_micros", BigInteger, nullable=False),
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),

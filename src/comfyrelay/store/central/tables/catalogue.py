@@ -28,7 +28,7 @@ workflows = Table(
     Column("name", Text, nullable=False),
     # Set for a private workflow, such as a graph that a tenant has submitted.
     Column("tenant_id", Text, ForeignKey("tenants.id")),
-    # The name that a private workflow was added with. It may have been renamed since.
+    # The name under which a private workflow was added. It may have been renamed since.
     Column("added_as", Text),
     Column("kind", Text, nullable=False, server_default=WorkflowKind.GRAPH),
     Column("provider", Text, nullable=False, server_default=Provider.SELF_HOSTED),
@@ -45,9 +45,9 @@ workflows = Table(
     Column("output_extension", Text, nullable=False),
     Column("output_mime_type", Text, nullable=False),
     Column("is_active", Boolean, nullable=False, server_default=true()),
-    # Whether its models stay loaded on the ComfyUI that runs it, which then avoids other workflows.
+    # Whether its models are kept loaded on the ComfyUI that runs it, which then avoids other workflows.
     Column("keep_loaded", Boolean, nullable=False, server_default=false()),
-    # Whether it is only the graph that came with jobs of its tenant. It is removed after the last of them.
+    # Whether it was created only for the graph of submitted jobs. It is removed after the last of these jobs.
     Column("is_unlisted", Boolean, nullable=False, server_default=false()),
     # The nodes that an editor file waits for before it can be converted; `graph_path` is that file.
     Column("waiting", JsonText),
@@ -88,20 +88,20 @@ effects = Table(
     Column("property_overrides", JsonText, nullable=False),
     # Path in object storage → SHA-256, for the files in the overrides.
     Column("asset_hashes", JsonText, nullable=False),
-    # The price; with a formula, the least price.
+    # The price; with a formula, the minimum price.
     Column("credits_cost", BigInteger, nullable=False),
     Column("price_formula", Text),
     Column("max_credits_cost", BigInteger),
     Column("is_active", Boolean, nullable=False, server_default=true()),
     Column("last_processing_time_seconds", Float),
-    # Maximum wait before a job may burst. The strictest limit of effect, tenant and job applies.
+    # Maximum wait before a job may burst. The shortest limit of effect, tenant and job applies.
     Column("max_wait_seconds", Integer),
-    # Workers stop a longer run.
+    # Workers stop runs that take longer.
     Column("max_run_seconds", Integer, nullable=False, server_default=text("1800")),
-    # What customers read about it, and the heading under which they find it.
+    # The description for customers, and the heading under which they find the effect.
     Column("description", Text),
     Column("category", Text),
-    # Effects are listed by position; those of equal position by age.
+    # Effects are listed by position, and by age if positions are equal.
     Column("position", Integer, nullable=False, server_default=text("0")),
     # An example output, and the input from which it was made: images or videos in object storage.
     Column("preview_path", Text),

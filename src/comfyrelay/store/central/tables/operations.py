@@ -47,7 +47,7 @@ alert_states = Table(
     # The kind of problem, or `*`.
     Column("rule", Text, primary_key=True),
     Column("last_sent_at", UtcTime),
-    # The problems that the receivers know of, and what each server sees.
+    # The problems that the receivers know of, and those that each server sees.
     Column("told", JsonText, nullable=False),
     Column("seen", JsonText, nullable=False),
 )
@@ -59,14 +59,14 @@ audit_log = Table(
     Column("created_at", UtcTime, nullable=False),
     # The user, or null for a command on the server's host.
     Column("actor_id", Text),
-    # The email of the user at that time, or the user of the operating system who ran a command.
+    # The email of the user at that time, or the operating system user who ran a command.
     Column("actor", Text, nullable=False),
-    # The network address that the request came from, or the name of the machine on which the command ran.
+    # The network address of the request, or the name of the machine on which the command ran.
     Column("address", Text),
     Column("action", Text, nullable=False),
     # Kind and name of what was changed, such as `effects/clip`.
     Column("subject", Text, nullable=False),
-    # The changed fields before and after; null if there was or is nothing. Secrets are left out.
+    # The changed fields before and after; null if the object did not exist. Secrets are left out.
     Column("before", JsonText),
     Column("after", JsonText),
     # False if the change is in another database and has not been confirmed.

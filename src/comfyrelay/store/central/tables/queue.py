@@ -41,7 +41,7 @@ ai_job_dispatches = Table(
     Column("pause_requested_at", UtcTime),
     Column("release_requested_at", UtcTime),
     Column("passed_over_at", UtcTime),
-    # Failures before it do not count towards the hold of the batch.
+    # Failures before this time do not count towards a hold of the batch.
     Column("resumed_at", UtcTime),
     # The prices of its workflow when it was queued, the cost of its leases, and the expected cost of its burst. The
     # last is null unless it went to the cloud, which happens at most once.
@@ -66,7 +66,7 @@ ai_job_dispatches = Table(
     Column("shard", Text, nullable=False),
     Column("batch_id", Text),
     Column("workflow_hash", Text, nullable=False),
-    # Only this worker may lease it.
+    # The only worker that may lease it.
     Column("only_worker", Text),
     Column("worker_id", Text),
     Column("lease_token", Text),
@@ -142,7 +142,7 @@ partial_index(
 dispatch_leases = Table(
     "dispatch_leases",
     metadata,
-    # The history of leases. It answers a repeated poll, complete or fail after the dispatch has moved on.
+    # The history of leases. It answers repeated poll, complete and fail calls after the dispatch has moved on.
     Column("lease_token", Text, primary_key=True),
     # Dispatches are never deleted, so a foreign key would only cost a lookup per lease.
     Column("dispatch_id", BigInteger, nullable=False),

@@ -62,17 +62,17 @@ workers = Table(
     Column("protocol", Integer, nullable=False, server_default=text("1")),
     Column("version", Text),
     Column("capabilities", JsonText, nullable=False),
-    # The providers in `capabilities` and what pages show of it, stored separately because the rest is long.
+    # The providers in `capabilities` and the part that pages show, stored separately because the rest is long.
     Column("providers", JsonText),
     Column("capability_summary", JsonText),
     # Hash of its node definitions in object storage.
     Column("node_definitions_hash", Text),
-    # Last report: its GPUs with name, memory and load, and the hashes of its loaded workflows.
+    # The last report: its GPUs with name, memory and load, and the hashes of its loaded workflows.
     Column("devices", JsonText),
     Column("warm_hashes", JsonText),
     # Memory of its largest GPU.
     Column("memory_bytes", BigInteger),
-    # The workflow slugs that the worker restricts itself to; null: all of its fleet.
+    # The workflow slugs to which the worker restricts itself; null: all workflows of its fleet.
     Column("narrowed_to", JsonText),
     Column("max_concurrency", Integer, nullable=False),
     Column("current_load", Integer, nullable=False, server_default=text("0")),
@@ -81,7 +81,7 @@ workers = Table(
     Column("registration_source", Text, nullable=False, server_default=RegistrationSource.FLEET),
     Column("capacity_type", Text),
     Column("instance_type", Text),
-    # Since when it cannot run jobs, and why; null: it can. Equal to `created_at` until its ComfyUI has started once.
+    # Since when and why it cannot run jobs; null: it can. The time is `created_at` until its ComfyUI has started once.
     Column("unavailable_since", UtcTime),
     Column("unavailable_reason", Text),
     Column("last_seen_at", UtcTime, nullable=False),
@@ -105,7 +105,7 @@ instance_identities = Table(
 worker_logs = Table(
     "worker_logs",
     metadata,
-    # The last log lines of a worker, on request of an administrator; deleted after an hour.
+    # The last log lines of a worker, as requested by an administrator; deleted after an hour.
     Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
     Column("lines", JsonText, nullable=False),
     Column("received_at", UtcTime, nullable=False),
@@ -128,14 +128,14 @@ workflow_blocks = Table(
     Column("blocked_until", UtcTime),
     # The last failure, for operators.
     Column("reason", Text),
-    # Such a block also ends when ComfyUI restarts.
+    # A block for running out of memory also ends when ComfyUI restarts.
     Column("is_out_of_memory", Boolean, nullable=False, server_default=false()),
 )
 
 workflow_requirements = Table(
     "workflow_requirements",
     metadata,
-    # Requirements of jobs with this hash, kept while there are any, so that new workers can be checked too.
+    # Requirements of jobs with this hash, kept as long as there are such jobs, so that new workers can be checked too.
     Column("workflow_hash", Text, primary_key=True),
     Column("node_types", JsonText, nullable=False),
     Column("models", JsonText, nullable=False),
@@ -145,7 +145,7 @@ workflow_requirements = Table(
 worker_missing_requirements = Table(
     "worker_missing_requirements",
     metadata,
-    # Only workers that are known to miss a requirement: they get no job with this hash.
+    # Only workers that are known to lack a requirement, and therefore get no job with this hash.
     Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
     Column(
         "workflow_hash",

@@ -62,7 +62,7 @@ async def worker_counts(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, int]:
 
 
 async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, str]]:
-    """Return by fleet the slugs of its workflows by id."""
+    """Return the workflows of each fleet: fleet id → workflow id → slug."""
     query = (
         select(workflow_fleets.c.fleet_id, workflows.c.id, workflows.c.slug)
         .join(workflows, workflows.c.id == workflow_fleets.c.workflow_id)
@@ -86,7 +86,7 @@ async def leases_of(tx: Tx, fleet_id: int) -> int:
 
 
 async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, WorkflowQueue]:
-    """Return the queue of each workflow. The query names all leading columns of the queue index, so that it is used."""
+    """Return the queue of each workflow. The query names all leading columns of the queue index in order to use it."""
     query = (
         select(d.c.workflow_id, func.count().label("queued"), func.min(d.c.created_at).label("oldest_at"))
         .where(

@@ -1,4 +1,4 @@
-"""Hashes of the node definitions of workers, and of the last ones of each fleet."""
+"""Hashes of the node definitions of workers, and of the latest definitions of each fleet."""
 
 from collections.abc import Collection
 
@@ -14,14 +14,14 @@ async def of_worker(tx: Tx, worker_id: str) -> str | None:
 
 
 async def set_hash(tx: Tx, worker_id: str, sha256: str) -> None:
-    """Set the hash of a worker and its fleet. The fleet keeps it, so that it is known while all workers are offline."""
+    """Set the hash of a worker and its fleet. The fleet's hash is needed while all workers are offline."""
     await tx.execute(update(workers).where(workers.c.worker_id == worker_id).values(node_definitions_hash=sha256))
     fleet_id = select(workers.c.fleet_id).where(workers.c.worker_id == worker_id).scalar_subquery()
     await tx.execute(update(fleets).where(fleets.c.id == fleet_id).values(node_definitions_hash=sha256))
 
 
 async def replace_revoked(tx: Tx, worker_id: str) -> None:
-    """Replace the hash of the fleet by that of another worker, after this worker was revoked."""
+    """Replace the hash of the fleet with that of another worker, after this worker was revoked."""
     of_worker = select(workers.c.fleet_id, workers.c.node_definitions_hash).where(workers.c.worker_id == worker_id)
     row = (await tx.execute(of_worker)).one_or_none()
     if row is None or row.node_definitions_hash is None:

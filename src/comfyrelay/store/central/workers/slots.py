@@ -34,7 +34,7 @@ class SlotWorker(NamedTuple):
 async def page(
     tx: Tx, *, offline_seconds: float, after_id: str | None, limit: int
 ) -> tuple[list[SlotWorker], str | None]:
-    """Return a page of workers by id, without their full capabilities, and the id of the next page."""
+    """Return a page of workers in order of id, without their full capabilities, and the id of the next page."""
     query = select(
         workers.c.worker_id,
         workers.c.display_name,

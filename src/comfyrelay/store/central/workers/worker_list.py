@@ -45,7 +45,7 @@ _BLOCKED = (
     .correlate(workers)
     .scalar_subquery()
 )
-# The newest leases of a worker that are searched for the names of its workflow hashes.
+# Number of a worker's newest leases that are searched for the names of its workflow hashes.
 NEWEST_LEASES = 300
 
 
@@ -74,7 +74,7 @@ def _listed(offline_seconds: Seconds, dialect: str) -> Select[Any]:
         LEASES.label("leases"),
         state_of(offline_seconds).label("state"),
         _BLOCKED.label("blocked"),
-        # The report is not needed for a worker that reports its GPUs.
+        # A worker that reports its GPUs does not need this report.
         case((workers.c.devices.is_(None), comfyui_column(dialect))).label("comfyui"),
     ).join(fleets, fleets.c.id == workers.c.fleet_id)
 

@@ -44,20 +44,20 @@ _HAS_LEASE = select(d.c.id).where(d.c.worker_id == workers.c.worker_id, LEASED).
 
 
 async def remove_if_offline(tx: Tx, worker_id: str, *, offline_seconds: float) -> bool:
-    """Delete a worker that was not seen for this long and has no lease. Revoked workers stay."""
+    """Delete a worker that has not been seen for this long and has no lease. Revoked workers are kept."""
     is_offline = (workers.c.last_seen_at < relay_now(-offline_seconds)) & workers.c.is_approved
     query = delete(workers).where(workers.c.worker_id == worker_id, is_offline, ~_HAS_LEASE)
     return await tx.exists(query.returning(workers.c.worker_id))
 
 
 async def remove_offline(tx: Tx, *, seconds: float) -> list[Worker]:
-    """Delete fleet workers that were not seen for this long and have no lease. Revoked workers stay."""
+    """Delete fleet workers that have not been seen for this long and have no lease. Revoked workers are kept."""
     is_removable = (
         workers.c.last_seen_at < relay_now(-seconds),
         workers.c.is_approved,
         workers.c.registration_source == sql_literal(RegistrationSource.FLEET),
     )
-    # Lock first, then check again: leasing also locks the worker, and may just have happened.
+    # Lock first, then check again, because the worker may just have got a lease. Leasing also locks the worker.
     query = select(workers.c.worker_id).where(*is_removable).order_by(workers.c.worker_id)
     found = await tx.scalars(query.with_for_update(skip_locked=True))
     if not found:
@@ -104,9 +104,9 @@ async def remove(tx: Tx, worker_id: str) -> None:
 
 
 async def assign(tx: Tx, worker: Worker) -> list[str]:
-    """Assign to a worker the workflows of its fleet that it asks for. Return the active slugs.
+    """Assign to a worker the workflows of its fleet that it requests. Return the active slugs.
 
-    Inactive workflows are assigned too, so that activating them is enough.
+    Inactive workflows are assigned, too, so that they only need to be activated later.
     """
     found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to, source=worker.registration_source)
     await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
@@ -174,7 +174,7 @@ def _record_seen(dialect: str) -> Executable:
 
 
 async def _unavailable_times(tx: Tx, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return equal times for a worker that registers before its ComfyUI has started."""
+    """Return equal creation and outage times for a worker that registers before its ComfyUI has started."""
     if values.get("unavailable_reason") is None:
         return {"unavailable_since": None}
     return dict.fromkeys(("created_at", "unavailable_since"), await tx.now())
@@ -242,7 +242,7 @@ def _with_summary(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serves(providers: Sequence[str] | None, provider: Provider) -> bool:
-    """Return whether a worker with these providers serves one. A worker that reports none serves all but the cloud."""
+    """Return whether a worker with these providers serves `provider`. A worker that reports none counts as self-hosted."""
     return provider in (providers or (Provider.SELF_HOSTED,))
 
 
@@ -297,7 +297,7 @@ async def count_of_fleets(tx: Tx, *, offline_seconds: float) -> int:
 
 
 async def count_of_fleet(tx: Tx, fleet_id: int, *, offline_seconds: float) -> int:
-    """Count the workers of a fleet that are online: the place of a dead worker is free."""
+    """Count the online workers of a fleet. Dead workers take up no place."""
     is_online = workers.c.last_seen_at >= relay_now(-offline_seconds)
     return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id, is_online)) or 0)
 

@@ -43,7 +43,7 @@ from comfyrelay.store.tenant.jobs import listed_payload
 from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
 from comfyrelay.store.types import UtcTime, json_value, relay_now, sql_literal
 
-# A value may be a whole file. Only its beginning is searched.
+# A value may be a whole file, so only its beginning is searched.
 _MAX_TEXT_LENGTH = 2000
 # Outputs of jobs with longer values have no prompt when they are grouped, because all of them are read at once.
 _MAX_GROUPED_LENGTH = 8 * 1024

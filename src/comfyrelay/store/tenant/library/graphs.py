@@ -1,4 +1,4 @@
-"""Graphs of private workflows: their size, and since when nothing refers to them."""
+"""Graphs of private workflows: their size, and the time since which they have been unused."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -61,7 +61,7 @@ async def has_unfinished(tx: Tx, workflow: WorkflowRecord) -> bool:
 
 
 async def mark(tx: Tx, *, used: Iterable[str], unused: Iterable[str]) -> None:
-    """Record which graphs are in use. An unused graph keeps its first time."""
+    """Record which graphs are in use. An unused graph keeps the time at which it was first found unused."""
     marked = graphs.c.unused_at.is_not(None)
     await tx.execute(update(graphs).where(graphs.c.id.in_(list(used)), marked).values(unused_at=None))
     await tx.execute(update(graphs).where(graphs.c.id.in_(list(unused)), ~marked).values(unused_at=relay_now()))

@@ -66,8 +66,8 @@ _OUTPUT = (
 
 
 async def upload_usage(tx: Tx, tenant_id: str, *, folder: str = "") -> UploadUsage:
-    """Return how many uploads a tenant has, and their size, optionally of those below a storage path. Uploads that are
-    being removed count, too."""
+    """Return the number and size of a tenant's uploads, optionally only below a storage path. Uploads that are being
+    removed count, too."""
     total = func.coalesce(func.sum(files.c.size), 0).cast(BigInteger)
     query = select(func.count().label("files"), total.label("bytes")).where(*_is_upload(tenant_id))
     if folder:
@@ -78,7 +78,7 @@ async def upload_usage(tx: Tx, tenant_id: str, *, folder: str = "") -> UploadUsa
 async def upload_page(
     tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50
 ) -> list[tuple[FileRecord, bool]]:
-    """Return a page of a tenant's uploads, newest first, and whether a job has used each."""
+    """Return a page of a tenant's uploads, newest first, each with whether a job has used it."""
     query = select(*_FILE, files.c.used_at.is_not(None).label("is_used"))
     query = query.where(*_is_upload(tenant_id), files.c.removing_at.is_(None))
     return await tx.all(
@@ -200,7 +200,7 @@ def _use_files(dialect: str) -> Executable:
 
 
 async def release_files(tx: Tx, tenant_id: str, paths: Collection[str]) -> None:
-    """Record that jobs which used the uploads at these paths were deleted. Other jobs may still use them."""
+    """Record that jobs that used the uploads at these paths were deleted. Other jobs may still use the uploads."""
     is_output = select(outputs.c.id).where(outputs.c.id == files.c.id).exists()
     query = update(files).where(files.c.tenant_id == tenant_id, files.c.path.in_(paths), ~is_output)
     await tx.execute(query.values(used_at=None, unused_at=relay_now()))
@@ -263,7 +263,7 @@ def _change_videos(dialect: str) -> Executable:
             processing_details=r.c.processing_details,
             updated_at=relay_now(),
         )
-        # An expired video stays expired, even if a late job completes.
+        # An expired video remains expired, even if a late job completes.
         .where(videos.c.id == r.c.id, videos.c.job_id == r.c.job_id, videos.c.status != "expired")
     )
 
@@ -308,7 +308,7 @@ async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, li
 
 
 async def batch_axes(tx: Tx, tenant_id: str, batch_id: str) -> list[Mapping[str, Any]]:
-    """Return the lists that the items of a batch combine. They may be long, so `BatchRecord` has none."""
+    """Return the lists that the items of a batch combine. They may be long, so `BatchRecord` does not contain them."""
     query = select(batches.c.axes).where(batches.c.tenant_id == tenant_id, batches.c.id == batch_id)
     return list(await tx.scalar(query) or ())
 

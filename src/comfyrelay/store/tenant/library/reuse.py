@@ -53,7 +53,7 @@ def reusable_query(dialect: str) -> Executable:
         .join(files, files.c.id == ai_jobs.c.output_file_id)
         .join(outputs, outputs.c.id == files.c.id)
         .where(
-            # A job without the file that it is for is run again.
+            # A job can only be reused if its cover still exists.
             outputs.c.number == 1,
             ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
             ai_jobs.c.status == sql_literal(JobStatus.COMPLETED),
