@@ -35,7 +35,7 @@ def _ratio(name: str, value: float, baseline: str, other: float, at_least: float
 
 
 async def _rates(server: Server, rounds: int, scale: float) -> dict[str, float]:
-    """Each rate is the median of interleaved rounds, so that noise affects all of them equally."""
+    """Return the median rates of interleaved rounds, so that noise affects all of them equally."""
     measures: dict[str, Measure] = {
         "procrastinate, concurrency 32": lambda: procrastinate_rate(server, int(5_000 * scale)),
         "one job at a time": lambda: cycle_rate(
@@ -140,7 +140,7 @@ def show(figures: list[Figure]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds over all rates; the median counts")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds over all rates; the median counts")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
     parser.add_argument(
         "--only",
@@ -150,7 +150,7 @@ def main() -> None:
         "several ComfyUI on one GPU, or the console",
     )
     options = parser.parse_args()
-    # As a server does after its start; the other queues run in this process and benefit, too.
+    # As in a server after its start. The other queues run in this process and benefit, too.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     names = AREAS if options.only is None else (options.only,)
@@ -160,7 +160,7 @@ def main() -> None:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.machine(),
-        # of the last fifteen minutes: other load makes times longer
+        # of the last fifteen minutes, because other load makes times longer
         "load": os.getloadavg()[2],
     }
     RESULTS.write_text(json.dumps({"machine": machine, "figures": [asdict(figure) for figure in figures]}, indent=2))

@@ -1,4 +1,4 @@
-"""The APIs of ComfyUI's clients: the Comfy API next to ComfyRelay's own, in turns, and 500 open WebSockets."""
+"""The APIs of ComfyUI's clients: the Comfy API compared with ComfyRelay's own, and 500 open WebSockets."""
 
 import asyncio
 import statistics
@@ -30,7 +30,7 @@ GRAPH = comfy.small_graph(0)
 
 
 def small_graph(number: int) -> dict[str, Any]:
-    """A graph that differs only in a value, as the graphs of a client do."""
+    """Return a graph that differs only in a value, like the graphs of a client."""
     return {**GRAPH, "1": {**GRAPH["1"], "inputs": {**GRAPH["1"]["inputs"], "color": number}}}
 
 
@@ -51,7 +51,7 @@ class Bench:
         self._slug = added["slug"]
 
     async def submit_own(self, number: int) -> str:
-        """With the workflow that was added before, and a value."""
+        """Submit a job with the workflow that was added before, and a value."""
         body = {
             "workflow_slug": self._slug,
             "idempotency_key": str(uuid4()),
@@ -60,7 +60,7 @@ class Bench:
         return str((await self._user.post("/api/ai-jobs", body))["id"])
 
     async def submit_graph(self, number: int) -> str:
-        """With the whole graph."""
+        """Submit a job with the whole graph."""
         return str((await self._call("POST", "/api/v2/jobs", {"workflow": small_graph(number)}))["id"])
 
     async def read_own(self, job_id: str) -> None:
@@ -81,7 +81,7 @@ class Bench:
         await self._worker.post("/api/worker/complete", {**lease, "output": output})
 
     async def event_ms(self, listener: "Listener", number: int) -> float:
-        """From the completion of a prompt until its client has the last event."""
+        """Return the time from the completion of a prompt until its client has the last event."""
         body = {"prompt": small_graph(number), "client_id": CLIENT_ID}
         async with self._session.post(f"{_comfyui_url('http')}/prompt", json=body, headers=self.headers) as answer:
             answer.raise_for_status()
@@ -118,7 +118,7 @@ async def measure(server: Server, scale: float) -> list[Figure]:
 
 
 async def _overhead(bench: Bench, jobs: int) -> list[Figure]:
-    """Submit, run and read a job through each API in turns. The first tenth finds cold caches."""
+    """Submit, run and read jobs through both APIs in turn. Skip the first tenth, which runs with cold caches."""
     submits: dict[str, list[float]] = {"own": [], "v2": []}
     totals: dict[str, list[float]] = {"own": [], "v2": []}
     calls = {"own": (bench.submit_own, bench.read_own), "v2": (bench.submit_graph, bench.read_v2)}
@@ -145,7 +145,7 @@ async def _overhead(bench: Bench, jobs: int) -> list[Figure]:
 
 
 async def _until_read(read: Callable[[str], Awaitable[None]], job_id: str) -> None:
-    """Read a job until it has ended: its result is written after the answer to the worker."""
+    """Read a job until it has ended, because its result is written after the answer to the worker."""
     async with asyncio.timeout(30):
         while True:
             try:
@@ -157,7 +157,7 @@ async def _until_read(read: Callable[[str], Awaitable[None]], job_id: str) -> No
 
 
 async def _sockets(here: Site, session: aiohttp.ClientSession, bench: Bench, jobs: int) -> list[Figure]:
-    """Events with one socket, and with 500, in turns."""
+    """Measure events with one socket and with 500 sockets, in turn."""
     process = psutil.Process(here.pids[0])
     # The user of the events has a tenth of the sockets.
     others = [bench.headers, *[await _headers(here, number) for number in range(1, USERS)]]
@@ -199,7 +199,7 @@ async def _headers(here: Site, number: int) -> dict[str, str]:
 
 
 class Listener:
-    """An open WebSocket. It is read all the time, because a client that answers no ping is disconnected."""
+    """An open WebSocket. It is read continuously, because a client that does not answer pings is disconnected."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket

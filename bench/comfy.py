@@ -1,4 +1,4 @@
-"""Cost of the client and the pool: a hash, a conversion, a job through a pool, a long queue over many servers."""
+"""Overhead of the client and the pool: a hash, a conversion, a job through a pool, a long queue over many servers."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ LAG_EVERY_SECONDS = 0.005
 
 
 def small_graph(number: int) -> Graph:
-    """A small image, different for each number."""
+    """Return the graph of a small image, different for each number."""
     return {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": number}},
         "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
@@ -50,7 +50,7 @@ def hash_ms(nodes: int = 200, rounds: int = 200) -> float:
 
 
 def large_workflow(nodes: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An editor workflow with half of its nodes in a subgraph, and its node definitions."""
+    """Return an editor workflow with half of its nodes in a subgraph, and its node definitions."""
     fields = {"seed": ["INT", {"default": 0, "control_after_generate": True}], "steps": ["INT", {"default": 20}]}
     more = {f"value_{number}": ["FLOAT", {"default": 1.0}] for number in range(10)}
     sampler = {"input": {"required": {"model": ["MODEL"], **fields, **more}}, "output": ["MODEL"]}
@@ -98,7 +98,7 @@ def large_workflow(nodes: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def convert_ms(nodes: int = 500, rounds: int = 50) -> float:
     workflow, definitions = large_workflow(nodes)
     graph = convert_workflow(workflow, definitions)
-    # the node of the subgraph is replaced by its content
+    # the subgraph node is replaced by its content
     if len(graph) != nodes - 1:
         raise ValueError(f"{len(graph)} of {nodes - 1} nodes were converted.")
     times = []
@@ -110,7 +110,7 @@ def convert_ms(nodes: int = 500, rounds: int = 50) -> float:
 
 
 async def by_hand(http: httpx.AsyncClient, socket: ClientConnection, client_id: str, graph: Graph) -> bytes:
-    """The minimal code for one trusted server: submit, wait for the end, download the file."""
+    """Run a graph with the minimal code for one trusted server: submit, wait for the end, download the file."""
     answer = await http.post("/prompt", json={"prompt": graph, "client_id": client_id})
     prompt_id = answer.json()["prompt_id"]
     while True:
@@ -136,7 +136,7 @@ async def _timed(call: Callable[[], Awaitable[bytes]]) -> float:
 
 
 async def added_ms(jobs: int) -> tuple[float, float]:
-    """Median time of a job by hand and through a pool, in ms, interleaved on the same server."""
+    """Return the median times of jobs by hand and through a pool, in ms, interleaved on the same server."""
     hand: list[float] = []
     pooled: list[float] = []
     async with simulators(1) as [url], httpx.AsyncClient(base_url=url) as http, WorkflowPool([url]) as pool:
@@ -173,7 +173,7 @@ async def _lags() -> AsyncIterator[list[float]]:
 
 
 async def schedule(jobs: int, servers: int) -> tuple[float, float, float]:
-    """Jobs per second over many servers, with median and maximum event loop lag, in ms."""
+    """Return the jobs per second over many servers, and the median and maximum event loop lag in ms."""
     async with simulators(servers) as urls, WorkflowPool(urls) as pool:
         await pool.wait_ready()
         began = time.perf_counter()
@@ -185,7 +185,7 @@ async def schedule(jobs: int, servers: int) -> tuple[float, float, float]:
 
 
 async def measure(scale: float) -> list[Figure]:
-    # Python's collector causes the longest pauses: collect little and often, and freeze older objects.
+    # Python's garbage collector causes the longest pauses: collect little and often, and freeze older objects.
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 10, 1_000)

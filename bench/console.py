@@ -1,4 +1,4 @@
-"""Administrator pages of a large service: time to fetch everything a page needs, over HTTP."""
+"""Administrator pages of a large service: the time to fetch all data of a page over HTTP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORKERS = 1_000
 DISPATCHES = 1_000_000
 CALLS = 40
 GOAL_MS = 100.0
-# Rows of the tenants.
+# Number of tenants and of their rows.
 TENANTS = 2_000
 MOVED = 100_000
 
-# Most jobs of a week are completed, some failed or wait, and every worker runs one.
+# Of the jobs of a week, most have completed, some have failed or are waiting, and each worker is running one.
 CENTRAL = (
     """
     INSERT INTO workers (worker_id, display_name, fleet_id, stage, capabilities, devices, warm_hashes, max_concurrency,
@@ -123,7 +123,7 @@ SHARD = (
       FROM ai_jobs WHERE id LIKE 'crowd-%'
     """,
 )
-# The calls of each page: the calls of a step run in parallel, and the next step follows their answers.
+# The calls of each page. The calls of a step run in parallel, and the next step starts after their answers.
 Steps = Sequence[Sequence[str]]
 FLEETS, WORKFLOWS, EFFECTS = "/fleets?limit=200", "/workflows?limit=200", "/effects?limit=200"
 FLEET, WORKER = "/fleets/production/bench", "/workers/crowd-00500"
@@ -278,7 +278,7 @@ async def _call(session: aiohttp.ClientSession, call: str) -> None:
 
 
 async def measure(scale: float) -> list[Figure]:
-    """With 1,000 workers and 1,000,000 dispatches."""
+    """Measure with 1,000 workers and 1,000,000 dispatches."""
     async with postgres_server() as server:
         return await _measure(server, scale)
 

@@ -83,7 +83,7 @@ async def cycle_rate(
     concurrency: int,
     tenants: int = 100,
 ) -> float:
-    """Cycles per second over 100 tenants in two shards. The run counts only if every row exists afterwards."""
+    """Return the cycles per second over 100 tenants in two shards. The run counts only if all rows exist afterwards."""
     async with (
         postgres_urls(server, "cycle", ("a", "b")) as (central_url, shard_urls),
         engine_on(central_url, shard_urls) as engine,
@@ -99,7 +99,7 @@ async def cycle_rate(
 
 
 async def sqlite_rate(folder: Path, *, jobs: int) -> float:
-    """The same cycle on SQLite, one file per database."""
+    """Return the rate of the same cycle on SQLite, with one file per database."""
     shard_urls = {shard: f"sqlite:///{folder}/{shard}.db" for shard in ("a", "b")}
     async with engine_on(f"sqlite:///{folder}/central.db", shard_urls) as engine:
         filled = await fill(engine, jobs=jobs, tenants=100, workers=32, concurrency=1)

@@ -47,7 +47,7 @@ ITEMS = 5_000
 SINGLES = 4_000
 SMALL_BATCHES = 100
 SMALL_BATCH = 10
-# Share of ended jobs; every twentieth of them failed.
+# Share of ended jobs. One in twenty of them failed.
 ENDED_SHARE = 0.6
 FAILED_EVERY = 20
 ERROR = "HTTP 400: Value not in list: ckpt_name: 'wan2.2_i2v.safetensors' not in []"
@@ -62,7 +62,7 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempf
 
 @dataclass
 class DeskProcess:
-    """`comfyrelay up` with one data folder; it can be restarted."""
+    """A restartable `comfyrelay up` with its data folder."""
 
     folder: Path
     comfyui_url: str | None
@@ -87,7 +87,7 @@ class DeskProcess:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> tuple[float, float]:
-        """Seconds from process start to the first answer, and its CPU seconds."""
+        """Start the desk. Return the seconds from process start to the first answer, and the CPU seconds."""
         began = time.perf_counter()
         await self.service.start()
         await self._wait_for_answer()
@@ -112,7 +112,7 @@ class DeskProcess:
             except OSError:
                 await asyncio.sleep(0.005)
                 continue
-            # the answer follows when the application has started
+            # the answer follows once the application has started
             writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n\r\n".encode())
             answer = await reader.read()
             writer.close()
@@ -175,13 +175,13 @@ def write_pictures(folder: Path, count: int) -> None:
 
 
 def prompts(count: int) -> list[str]:
-    """Realistic lengths; a label shows the first words."""
+    """Return prompts of realistic length. A label shows the first words."""
     rest = "slow dolly in, shallow depth of field, warm light of the evening, film grain, 35 mm, high detail"
     return [f"scene {number:03d}: a cat on a roof, {rest}" for number in range(count)]
 
 
 async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> tuple[str, float]:
-    """Add a batch of folder × prompts. Returns its id and the seconds until the answer."""
+    """Add a batch of folder × prompts. Return its id and the seconds until the answer."""
     request = {"workflow_slug": slug, "input_subdir": folder, "prompts": list(texts), "label": f"{folder} of the cat"}
     began = time.perf_counter()
     batch = await client.add_batch(request)
@@ -192,7 +192,7 @@ async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> t
 
 
 async def add_singles(client: Client, slug: str, file: Path, count: int) -> None:
-    """Jobs without a batch; one has a unique label."""
+    """Add jobs without a batch. One of them has a unique label."""
     file_id = await client.upload(file)
     numbers = iter(range(count))
 
@@ -235,7 +235,7 @@ async def end_jobs(data_dir: Path, count: int) -> None:
 
 
 async def page_figures(desk: DeskProcess, data_dir: Path, batch_id: str, rounds: int) -> list[Figure]:
-    """The requests of a page, in order, over an open connection."""
+    """Measure the requests of a page, in order, over an open connection."""
     headers = {"Authorization": f"Bearer {load_secret(data_dir)}"}
     async with aiohttp.ClientSession(desk.url, headers=headers) as http:
 
@@ -246,7 +246,7 @@ async def page_figures(desk: DeskProcess, data_dir: Path, batch_id: str, rounds:
                 return (await answer.json())["data"]
 
         async def last_cursor(path: str, **query: Any) -> str:
-            """The cursor of the last page."""
+            """Return the cursor of the last page."""
             cursor = ""
             while next_cursor := (await get(path, limit=200, cursor=cursor, **query))["next_cursor"]:
                 cursor = next_cursor

@@ -68,7 +68,7 @@ async def engine_on(
 
 
 async def fill(engine: Engine, *, jobs: int, tenants: int, workers: int, concurrency: int) -> Filled:
-    """Jobs of many tenants, each with an input file and a video, submitted through the services."""
+    """Submit jobs of many tenants through the services, each with an input file and a video."""
     await engine.catalogue.workflows.create(slug="bench", graph=GRAPH, properties=PROPERTIES)
     effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=COST)
     await engine.workers.fleets.create(slug="bench", workflow_slugs=["bench"])

@@ -1,11 +1,11 @@
-"""A measured figure."""
+"""A measured value."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A row of the table: a value, what it is compared with, and its goal."""
+    """A row of the table: a value, the baseline that it is compared with, and its goal."""
 
     name: str
     value: float

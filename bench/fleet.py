@@ -1,4 +1,4 @@
-"""Simulated autoscaling policies against alarm-based scaling: five seeds, and five held-out ones."""
+"""Simulated autoscaling policies compared with alarm-based scaling, on five seeds and five held-out seeds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _simulate(seed: int, days: float) -> dict[Policy, SimulationSummary]:
 
 
 def measure(scale: float) -> list[Figure]:
-    """Simulate 23 days, or `scale` of them."""
+    """Simulate 23 days, or the share `scale` of them."""
     seeds = (*SEEDS, *HELD_OUT_SEEDS)
     found = []
     with ProcessPoolExecutor(os.cpu_count()) as processes:
@@ -49,7 +49,7 @@ def measure(scale: float) -> list[Figure]:
 
 
 def _loads(scale: float) -> list[Figure]:
-    """The named loads, one after the other: hours and p95 wait of each policy against the reference."""
+    """Simulate the named loads, and compare the hours and the p95 wait of each policy with the reference."""
     figures = []
     for name, scenario in SCENARIOS.items():
         requests, world = scenario.requests(1, min(scale, 1.0)), scenario.world
@@ -79,7 +79,7 @@ def _speed(scale: float) -> Figure:
 
 
 def _figures(seeds: str, found: list[dict[Policy, SimulationSummary]]) -> list[Figure]:
-    """The median of the seeds, with the worst in parentheses."""
+    """Return the medians over the seeds, with the worst values in parentheses."""
     figures = []
     for policy, max_wait, max_hours in ((Policy.BALANCED, 0.2, 1.0), (Policy.CHEAP, 1.0, 0.7)):
         waits = [summaries[policy].wait_p95 / summaries[Policy.REFERENCE].wait_p95 for summaries in found]

@@ -39,18 +39,18 @@ from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 STEPS = 5
 # Speed-up over the real GPU, so that everything ends in five minutes; results are scaled back.
 SPEED = 4.0
-# Observations per job as in a worker: each takes the GPU's lock, which samplers need, too.
+# As many observations per job as in a worker. Each one takes the GPU's lock, which samplers also need.
 CHECK_SECONDS = packing.CHECK_SECONDS / SPEED
 # The simulators use no CPU, so spare cores are not part of the measurement.
 CORES = 16.0
 SETTLED_REASONS = ("more did not pay off for the current workflows.", "this is the limit for one GPU.")
-# A climb is reported in windows of this length; the best rate is that of three in sequence.
+# A climb is reported in windows of this length. The best rate is measured over three consecutive windows.
 WINDOW_SECONDS = 5.0
 BEST_WINDOWS = 3
 CLIMB_WINDOWS = 20
-# Loading the models of Stable Diffusion 1.5.
+# Time to load the models of Stable Diffusion 1.5.
 LOAD_SECONDS = 6.0
-# Goals for nine tenths of the best rate.
+# Goals for the time until nine tenths of the best rate.
 CLIMB_SECONDS = {"first start": 60.0, "restart": 30.0}
 
 
@@ -97,7 +97,7 @@ async def gpu_with(
 
 
 async def own_queue(curve: Curve, jobs: int) -> float:
-    """Images per minute of one simulator with a full queue."""
+    """Return the images per minute of one simulator with a full queue."""
     async with gpu_with(curve, 1) as (_, gpus):
         [url] = gpus.gpus()[0].processes
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
@@ -123,14 +123,14 @@ async def _rate(remaining: Callable[[], Awaitable[int]], jobs: int) -> float:
 
 
 async def fixed(curve: Curve, count: int, jobs: int) -> float:
-    """Images per minute of this many processes behind a pool, after loading."""
+    """Return the images per minute of `count` processes behind a pool, after loading."""
     async with gpu_with(curve, count) as (pool, _):
         return await _throughput(pool, warm=4 * count, jobs=jobs)
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The settled state of `auto`, and the seconds until it settled and until it first had this many processes."""
+    """The settled state of `auto`, the seconds until it settled, and until it first had that number of processes."""
 
     rate: float
     count: int
@@ -140,7 +140,7 @@ class Settled:
 
 
 async def auto(curve: Curve, jobs: int) -> Settled:
-    """Measure with the number of processes that `auto` settles on."""
+    """Measure the rate with the number of processes on which `auto` settles."""
     async with gpu_with(curve, 1) as (pool, gpus):
         packer = Packer(gpus, pool, spare_cores=lambda _busy: CORES, loads=dict, check_seconds=CHECK_SECONDS)
         keeping = asyncio.create_task(packer.keep())
@@ -220,7 +220,7 @@ async def climb(pool: WorkflowPool, packer: Packer, job: Callable[[], Graph], *,
 
 
 async def simulated_climbs(curve: Curve) -> dict[str, Climb]:
-    """Climb after a first start and after a restart. Nothing is sped up: processes start in their own time."""
+    """Climb after a first start and after a restart, without any speed-up: processes start at their real speed."""
     climbs = {}
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
         for name in CLIMB_SECONDS:
@@ -233,7 +233,7 @@ async def simulated_climbs(curve: Curve) -> dict[str, Climb]:
 
 
 async def real_climb(settings: WorkerSettings, graph: Graph, *, windows: int) -> Climb:
-    """Climb with managed ComfyUI processes, whose results are in the data folder."""
+    """Climb with managed ComfyUI processes, whose outputs are in the data folder."""
     options = settings.managed
     assert options is not None
     seeds = count_from(uuid4().int % 2**32)
@@ -289,7 +289,7 @@ def main() -> None:
 
 
 async def _throughput(pool: WorkflowPool, *, warm: int, jobs: int) -> float:
-    """From the end of the last warm-up job to the end of the last job."""
+    """Return the rate from the end of the last warm-up job to the end of the last job."""
     loop = asyncio.get_running_loop()
     ended: list[float] = []
     end = pool.on(JobCompleted, lambda _event: ended.append(loop.time()))
@@ -309,7 +309,7 @@ def _picture() -> Graph:
 
 
 async def _fill(pool: WorkflowPool, job: Callable[[], Graph] = _picture) -> None:
-    """Keep some jobs waiting."""
+    """Keep some jobs waiting in the pool."""
     while True:
         if pool.stats().queued < 20:
             await pool.enqueue(job())

@@ -31,7 +31,7 @@ from comfyrelay.services.engine import Engine
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
 FIRST_PORT = 8471
 TICKS = os.sysconf("SC_CLK_TCK")
-# The first jobs find cold connections and statements.
+# Numbers of first jobs to ignore, because connections and statements are cold.
 COLD_JOBS, COLD_HANDOVERS = 100, 20
 OUTPUT = {"output": {"size": 1, "mime_type": "video/mp4"}}
 
@@ -49,7 +49,7 @@ class Site:
     effect_id: int
 
     async def workers(self, count: int) -> list[tuple[str, str]]:
-        """Registered workers and their tokens."""
+        """Register workers. Return their names and tokens."""
         workers = [(f"worker-{number}", f"token-{number}") for number in range(count)]
         for name, token in workers:
             await self.engine.workers.workers.register(
@@ -127,7 +127,7 @@ class Caller:
 
 
 async def handover_ms(server: Server, jobs: int) -> list[float]:
-    """From submission until a parked worker has the job, one at a time."""
+    """Return the times from submission until a parked worker has the job, one job at a time."""
     times = []
     async with site(server, "handover", 1) as here, aiohttp.ClientSession() as session:
         [(name, token)] = await here.workers(1)
@@ -145,7 +145,7 @@ async def handover_ms(server: Server, jobs: int) -> list[float]:
 
 
 async def procrastinate_ms(server: Server, jobs: int) -> list[float]:
-    """The same with procrastinate: from deferring until the worker starts the job."""
+    """Return the same times for procrastinate: from deferring until the worker starts the job."""
     url = await server.create_database("rival_latency")
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
     started = asyncio.Event()
@@ -213,7 +213,7 @@ class ParkedCost:
 
 
 async def parked(server: Server, workers: int, *, jobs: int, per_second: int) -> ParkedCost:
-    """Cost of workers parked at one process, and how soon one of them gets a job."""
+    """Return the cost of workers parked at one process, and the time until one of them gets a job."""
     async with site(server, "parked", 1) as here:
         credentials = await here.workers(workers)
         async with aiohttp.ClientSession(
@@ -276,13 +276,13 @@ async def _fill(here: Site, jobs: int) -> None:
 
 
 async def _transactions_per_second(url: str, *, seconds: float) -> float:
-    """Transactions per second in the central database."""
+    """Return the transactions per second in the central database."""
     connection = await asyncpg.connect(url)
     try:
         query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
         before = await connection.fetchval(query)
         await asyncio.sleep(seconds)
-        # without this query itself
+        # not counting this query
         return float(await connection.fetchval(query) - before - 1) / seconds
     finally:
         await connection.close()

@@ -1,4 +1,4 @@
-"""Time to lease with few rows and with many, and the share of heartbeats that are HOT updates."""
+"""Time to lease with few and with many rows, and the share of heartbeats that are HOT updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 
 PROVIDERS = ("self_hosted",)
 
-# Rows of other workflows: most done, the rest queued before ours.
+# Rows of other workflows: most are done, the others are queued before the measured jobs.
 CROWD = """
 INSERT INTO ai_job_dispatches
        (tenant_id, tenant_job_id, shard, workflow_id, workflow_hash, provider, stage, status, priority, rank,
@@ -37,7 +37,7 @@ class Latency:
 
 
 async def lease_latency(server: Server, *, rows: int, queued: int, samples: int = 400) -> Latency:
-    """Time to lease one job, one worker at a time."""
+    """Return the time to lease one job, one worker at a time."""
     async with (
         postgres_urls(server, "latency", ("a",)) as (central_url, shard_urls),
         engine_on(central_url, shard_urls) as engine,
@@ -70,7 +70,7 @@ async def _crowd(engine: Engine, central_url: str, rows: int, queued: int) -> No
 
 
 async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> float:
-    """Share of heartbeats that PostgreSQL applied without touching an index."""
+    """Return the share of heartbeats that PostgreSQL applied without touching an index."""
     async with (
         postgres_urls(server, "hot", ("a",)) as (central_url, shard_urls),
         engine_on(central_url, shard_urls) as engine,
@@ -93,7 +93,7 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
 
 
 async def _updates(url: str, *, at_least: int = 0) -> tuple[int, int]:
-    """All and HOT updates of the dispatches, once the delayed statistics have arrived."""
+    """Return the number of all and of HOT updates of dispatches, once the delayed statistics have arrived."""
     connection = await asyncpg.connect(url)
     try:
         for _ in range(200):

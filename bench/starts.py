@@ -1,6 +1,6 @@
 """Times of commands from process start to exit, and of `comfyrelay up` until it answers.
 
-The commands take turns with a bare interpreter. Its processor time is the unit, because a busy machine slows down both.
+The commands alternate with a bare interpreter. Its CPU time is the unit, because a busy machine slows down both.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def _figure(name: str, runs: Sequence[tuple[float, float]], bare_seconds: float)
 
 
 async def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds from process start to exit, and CPU seconds."""
+    """Return the seconds from process start to exit, and the CPU seconds."""
     used, began = _children_seconds(), time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *arguments), env={**os.environ, **environment}, stdout=asyncio.subprocess.DEVNULL

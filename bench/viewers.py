@@ -1,4 +1,4 @@
-"""A server with 200 viewers who watch their own queues on one process while jobs come and go.
+"""A server process with 200 viewers who watch their own queues while jobs come and go.
 
 One viewer uses a real Chromium for "event to screen"; the others follow the same stream over HTTP. All share the
 machine with the server and PostgreSQL.
@@ -29,7 +29,7 @@ SCREEN_JOBS = 40
 
 @dataclass
 class Viewer:
-    """A user with a token, and when each job was seen."""
+    """A user with a token, and the time at which each job was seen."""
 
     token: str
     received_at: dict[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Viewer:
 
 
 async def measure(server: Server, scale: float) -> list[Figure]:
-    """From the answer to a submission until the job is seen."""
+    """Measure the time from the answer to a submission until the job is seen."""
     viewers, jobs = max(2, int(VIEWERS * scale)), max(10, int(JOBS * scale))
     build_app()
     timeout = aiohttp.ClientTimeout(total=None)

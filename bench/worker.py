@@ -1,6 +1,6 @@
-"""Cost of a worker: the time a job takes in addition to its run, and GPU utilisation.
+"""Worker overhead: the time that a job takes in addition to its run, and the GPU utilization.
 
-Server and worker are processes; the simulator and the network between them are in this one.
+Server and worker are separate processes. The simulator and the simulated network run in this process.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ SAMPLE_SECONDS = 0.02
 
 
 def picture(number: int, *, side: int = 64) -> bytes:
-    """Different for each number; larger ones are noise, which does not compress."""
+    """Return a picture that is different for each number. Larger ones are noise, which does not compress."""
     file = io.BytesIO()
     if side > 64:
         Image.frombytes("RGB", (side, side), os.urandom(3 * side * side)).save(file, "PNG", compress_level=0)
@@ -36,8 +36,8 @@ def picture(number: int, *, side: int = 64) -> bytes:
     return file.getvalue()
 
 
-async def own_seconds(system: System, count: int) -> float:
-    """ComfyUI's own time for such an image, from its messages."""
+async def comfyui_seconds(system: System, count: int) -> float:
+    """Return ComfyUI's median time for such an image, from its messages."""
     found = []
     async with ComfyClient(system.simulator.url) as comfy, httpx.AsyncClient(base_url=system.simulator.url) as http:
         for number in range(count):
@@ -50,7 +50,7 @@ async def own_seconds(system: System, count: int) -> float:
 
 
 async def seconds_to_completed(system: System, effect_id: int, file_id: str) -> float:
-    """From submission until the user sees the completion."""
+    """Return the time from submission until the user sees the completion."""
     began = time.perf_counter()
     job_id = await system.submit(effect_id, input_file_id=file_id)
     path = f"/api/ai-jobs/{job_id}/events"
@@ -65,10 +65,10 @@ async def seconds_to_completed(system: System, effect_id: int, file_id: str) -> 
 
 
 async def added_ms(count: int) -> list[float]:
-    """Time of a job beyond ComfyUI's own, job by job."""
+    """Return the time that each job takes in addition to ComfyUI's own time, sorted."""
     with tempfile.TemporaryDirectory(prefix="bench-worker-") as folder:
         async with open_system(Path(folder), {}, quiet=True) as system:
-            own = await own_seconds(system, min(count, 20))
+            own = await comfyui_seconds(system, min(count, 20))
             effect = await system.effect()
             files = [await _upload(system, picture(number)) for number in range(count)]
             await system.started(api_base_url=str(system.http.base_url))
@@ -76,8 +76,8 @@ async def added_ms(count: int) -> list[float]:
             return sorted([1000 * (await seconds_to_completed(system, effect, file) - own) for file in files])
 
 
-async def busy_share(jobs: int, **settings: Any) -> float:
-    """GPU utilisation between its first run and its last, in per cent."""
+async def gpu_utilization(jobs: int, **settings: Any) -> float:
+    """Return the GPU utilization between the first and the last run, in percent."""
     with tempfile.TemporaryDirectory(prefix="bench-worker-") as folder:
         async with open_system(Path(folder), {}, quiet=True) as system:
             effect = await system.effect()
@@ -97,7 +97,7 @@ async def busy_share(jobs: int, **settings: Any) -> float:
 
 
 async def _watch(url: str, seen: list[bool]) -> None:
-    """Sample whether ComfyUI runs something."""
+    """Sample whether ComfyUI is running a job."""
     loop = asyncio.get_running_loop()
     next_at = loop.time()
     async with httpx.AsyncClient(base_url=url) as http:
@@ -115,8 +115,8 @@ async def _upload(system: System, content: bytes) -> str:
 async def measure(scale: float) -> list[Figure]:
     added = await added_ms(max(5, int(50 * scale)))
     jobs = max(4, int(20 * scale))
-    sequential = await busy_share(jobs, prefetch=0, upload_behind=0)
-    overlapped = await busy_share(jobs)
+    sequential = await gpu_utilization(jobs, prefetch=0, upload_behind=0)
+    overlapped = await gpu_utilization(jobs)
     p50, p90 = statistics.median(added), added[int(0.9 * len(added))]
     return [
         Figure("time added to a small image, p50", p50, "ms", goal="≤ 150 ms", is_met=p50 <= 150),

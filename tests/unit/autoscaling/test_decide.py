@@ -33,19 +33,19 @@ def types(price: float, speed: float = 1.0) -> list[InstanceType]:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_first_job_launches_one_machine_and_no_job_none(policy: Policy) -> None:
+def test_machine_is_launched_only_for_a_job(policy: Policy) -> None:
     assert plan([waiting(1)], fleet(policy=policy)).launch == (Launch(count=1),)
     assert plan([], fleet(policy=policy)).is_empty
 
 
 @pytest.mark.parametrize("policy", OURS)
-def test_booting_machine_is_capacity_and_draining_is_not(policy: Policy) -> None:
+def test_booting_machine_counts_as_capacity_and_draining_one_does_not(policy: Policy) -> None:
     assert plan([waiting(1)], fleet(booting(), policy=policy)).is_empty
     assert launched(plan([waiting(1)], fleet(draining(), policy=policy))) == 1
 
 
-def test_seconds_of_work_count_not_jobs() -> None:
-    """Twenty short jobs finish before another machine could boot; twenty long ones do not."""
+def test_work_is_counted_in_seconds_not_in_jobs() -> None:
+    """Twenty short jobs end before another machine could boot; twenty long jobs do not."""
     one = fleet(ready())
     assert plan([waiting(20, seconds_each=5)], one).is_empty
     assert launched(plan([waiting(20, seconds_each=600)], one)) == 9
@@ -58,7 +58,7 @@ def test_nearly_booted_machine_reduces_the_desired_count() -> None:
 
 @pytest.mark.parametrize("policy", OURS)
 def test_booting_machine_is_canceled_when_no_job_waits(policy: Policy) -> None:
-    """The machine with the longest boot time left ends first, and the last machine boots on."""
+    """The machine with the longest remaining boot time ends first. The last machine continues to boot."""
     seen = fleet(busy(), booting("soon", left=5), booting("late", left=170), policy=policy)
     found = plan([], seen)
     assert found.end == ["late", "soon"]
@@ -69,8 +69,8 @@ def test_booting_machine_is_canceled_when_no_job_waits(policy: Policy) -> None:
     assert plan([], fleet(booting("late"), booting("soon", left=5), policy=policy)).end == ["late"]
 
 
-def test_booting_machine_that_arrivals_or_the_minimum_need_is_not_canceled() -> None:
-    """0.1 jobs a second of 30 s keep 3 machines busy, and 5 with the reserve."""
+def test_booting_machine_needed_for_arrivals_or_the_minimum_is_not_canceled() -> None:
+    """Jobs of 30 s at 0.1 per second keep 3 machines busy. With the reserve, 5 machines are needed."""
     machines = [busy(), *(booting(str(number), left=10.0 * number) for number in range(1, 6))]
     assert plan([waiting(0, jobs_per_second=0.1)], fleet(*machines)).end == ["5"]
     assert plan([], fleet(*machines, min_machines=6)).end == []
@@ -81,19 +81,19 @@ def test_unknown_workflow_gets_machines() -> None:
 
 
 def test_reserve_for_arrivals_grows_with_their_square_root() -> None:
-    """0.3 jobs a second of 30 s keep 9 machines busy, and 1.2 keep 36."""
+    """Jobs of 30 s keep 9 machines busy at 0.3 per second, and 36 at 1.2 per second."""
     many = fleet(max_machines=100, launches_per_minute=100)
     assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 12
     assert plan([waiting(0, jobs_per_second=1.2)], many).desired == 42
 
 
-def test_fleet_that_is_used_in_bursts_has_a_larger_reserve() -> None:
+def test_bursty_fleet_has_a_larger_reserve() -> None:
     bursty = fleet(max_machines=100, launches_per_minute=100, following_jobs=3.0)
     assert plan([waiting(0, jobs_per_second=0.3)], bursty).desired == 14
 
 
 def test_steady_load_below_one_machine_has_no_reserve() -> None:
-    """Jobs of 30 s at 0.03 a second keep 0.9 machines busy."""
+    """Jobs of 30 s at 0.03 per second keep 0.9 machines busy."""
     work = [waiting(0, jobs_per_second=0.03)]
     assert plan(work, fleet()).desired == 0
     assert plan(work, fleet(following_jobs=3.0)).desired == 3
@@ -105,18 +105,18 @@ def test_regular_arrivals_need_no_reserve() -> None:
 
 
 def test_arrivals_of_many_workflows_count_together() -> None:
-    """The newest arrival is left out once per fleet, and not once per workflow."""
+    """The newest arrival is left out once per fleet, not once per workflow."""
     seen = fleet(workflows=range(1, 31), max_machines=50, launches_per_minute=50)
     many = [replace(waiting(0, jobs_per_second=0.01), workflow=number) for number in seen.workflows]
     assert plan(many, seen).desired == plan([waiting(0, jobs_per_second=0.3)], seen).desired
 
 
 @pytest.mark.parametrize("policy", OURS)
-def test_first_machine_is_launched_for_waiting_jobs_only(policy: Policy) -> None:
+def test_first_machine_is_launched_only_for_waiting_jobs(policy: Policy) -> None:
     assert plan([waiting(0, jobs_per_second=0.01)], fleet(policy=policy)).desired == 0
 
 
-def test_job_that_an_existing_machine_starts_before_a_boot_launches_none() -> None:
+def test_job_that_starts_sooner_than_a_boot_launches_no_machine() -> None:
     """A new machine could not start the job earlier."""
     soon, late = (busy(left=left) for left in (100.0, 400.0))
     assert launched(plan([waiting(1, seconds_each=600.0)], fleet(soon))) == 0
@@ -137,7 +137,7 @@ def test_arrivals_during_the_boot_count_while_jobs_wait() -> None:
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("jobs", [1, 2, 40])
 def test_fleet_without_history_launches_at_most_one_machine_per_job(policy: Policy, jobs: int) -> None:
-    """Ten-minute jobs within one second: neither a rate nor following jobs are known yet."""
+    """Several ten-minute jobs arrive within one second: no rate and no following jobs are known yet."""
     work = [waiting(jobs, seconds_each=600.0, jobs_per_second=jobs * ONE_ARRIVAL, arrivals_seconds=1.0)]
     empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
     assert plan(work, empty).desired <= jobs
@@ -191,7 +191,7 @@ def test_reason_states_the_observation_and_the_action() -> None:
     assert reason.endswith("the limit is 10 machines")
 
 
-def test_named_wait_is_the_one_of_the_named_number() -> None:
+def test_stated_wait_is_for_the_stated_number_of_machines() -> None:
     unlimited, limited = (plan([waiting(30)], fleet(max_machines=number)).reason for number in (1000, 2))
     assert "machines would keep the wait near" in limited
     assert limited.partition("; launching")[0] == unlimited.partition("; launching")[0]
@@ -288,7 +288,7 @@ def test_over_budget_stops_the_most_expensive_idle_machines_first() -> None:
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
     assert found.end == ["dear"]
     assert "1 machine over the limits: terminating 1" in found.reason
-    # Busy machines are never stopped; of idle ones the paid ones are first.
+    # Busy machines are never stopped. Of the idle ones, paid machines come first.
     with_busy = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
     assert plan([], with_busy).end == ["a", "b"]
 
@@ -382,7 +382,7 @@ def test_schedule_from_midnight_to_midnight_has_no_gap() -> None:
     assert scheduled_minimum([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
 
 
-def test_unknown_time_zone_is_named() -> None:
+def test_error_names_the_unknown_time_zone() -> None:
     with pytest.raises(InvalidInput, match="no time zone 'Mars/Base'"):
         scheduled_minimum([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
 
@@ -390,7 +390,7 @@ def test_unknown_time_zone_is_named() -> None:
 # Plans that are only reported.
 
 
-def test_paused_fleet_is_not_scaled_and_states_why() -> None:
+def test_paused_fleet_is_not_scaled() -> None:
     found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
     assert found.is_empty
     assert "paused: no action taken" in found.reason
@@ -417,7 +417,7 @@ def test_cheaper_of_two_fleets_serves_a_shared_workflow() -> None:
 
 @pytest.mark.parametrize("following", [0.0, 6.0])
 def test_jobs_served_by_two_fleets_get_the_machines_of_one(following: float) -> None:
-    """The cheaper fleet may have only one machine: the other launches only the rest."""
+    """The cheaper fleet may have only one machine, so the other fleet launches only the remaining ones."""
     attic = fleet(slug="attic", instance_types=types(0.1), max_machines=1, following_jobs=following)
     boxes = fleet(slug="boxes", instance_types=types(0.5), following_jobs=following)
     work = [waiting(2, seconds_each=60.0)]
@@ -506,7 +506,7 @@ def test_arrivals_shared_by_fleets_are_computed_once(monkeypatch: pytest.MonkeyP
 
 
 class TestUnknownPrices:
-    """Without named types the price of a machine is unknown until one exists."""
+    """Without named types, the price of a machine is unknown until one exists."""
 
     def test_first_machine_without_a_price_is_launched_alone(self) -> None:
         first = plan([], fleet(min_machines=8, cost_per_hour=4.0))

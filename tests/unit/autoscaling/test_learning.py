@@ -82,7 +82,7 @@ def test_rate_needs_a_few_arrivals_and_restarts_after_a_silence() -> None:
 
 
 def bursts(*followed: int) -> FollowingJobs:
-    """Bursts an hour apart, with this many jobs that follow within a boot of 180 s, and one after it."""
+    """Record bursts an hour apart, each with `followed` jobs within the boot time of 180 s, and one job after it."""
     learnt = FollowingJobs()
     learnt.add(ago(3600 * (len(followed) + 1)), boot_seconds=180.0, silence_seconds=900.0)
     for number, jobs in enumerate(followed):
@@ -107,7 +107,7 @@ def test_mostly_single_jobs_predict_no_following_jobs() -> None:
     assert bursts(6, 0, 6, 0, 6, 6, 0).jobs() == 6.0
 
 
-def test_first_durations_are_averaged_and_later_ones_followed() -> None:
+def test_first_durations_are_averaged_and_later_changes_are_followed() -> None:
     learnt = NO_RUNS
     for seconds in (10.0, 20.0, 30.0):
         learnt = learnt.including(seconds)
@@ -119,7 +119,7 @@ def test_first_durations_are_averaged_and_later_ones_followed() -> None:
 
 
 def test_mean_of_long_and_short_jobs_is_stable() -> None:
-    """Each tenth job takes 900 s, the others 5 s: 94.5 s on average."""
+    """Every tenth job takes 900 s, the others 5 s: 94.5 s on average."""
     learnt, means = NO_RUNS, []
     for number in range(1000):
         learnt = learnt.including(900.0 if number % 10 == 9 else 5.0)
@@ -162,7 +162,7 @@ def test_machines_launched_before_the_first_failure_are_one_round() -> None:
 
 
 def test_clock_set_back_does_not_block_launches() -> None:
-    """Records dated a day ahead count as past, or they would count for a day."""
+    """Records from a day ahead count as long past. Otherwise, they would count for a whole day."""
     ahead = -86_400
     failed = machine(ahead, ended_at=ago(ahead), reason=BOOT_FAILED)
     types = [InstanceType(name="a")]
@@ -210,8 +210,8 @@ def test_fleet_without_types_waits_after_a_refusal() -> None:
 
 
 @given(st.lists(st.floats(0, 5_000), min_size=MIN_GAPS, max_size=NEWEST_GAPS), st.floats(10, 2_000))
-def test_idling_costs_at_most_twice_the_known_future(gaps: list[float], restart: float) -> None:
-    """A machine that knew the gaps would idle through short ones and stop at once before long ones."""
+def test_idling_costs_at_most_twice_as_much_as_with_a_known_future(gaps: list[float], restart: float) -> None:
+    """With known gaps, a machine would idle in short gaps, and stop at once before long gaps."""
     cost = idle_cost(gaps, idle_limit(gaps, restart), restart)
     assert cost <= 2 * sum(min(gap, restart) for gap in gaps) + 1e-6
 
@@ -228,7 +228,7 @@ def test_idle_gap_lasts_from_the_last_job_to_the_next() -> None:
     assert gaps.newest() == (60.0,)
 
 
-def test_variation_is_zero_for_a_clock_and_one_at_most() -> None:
+def test_variation_is_zero_for_regular_arrivals_and_at_most_one() -> None:
     clock, batches, few = Regularity(), Regularity(), Regularity()
     for number in range(NEWEST_GAPS + 1):
         clock.add(ago(-60.0 * number))
@@ -238,7 +238,7 @@ def test_variation_is_zero_for_a_clock_and_one_at_most() -> None:
 
 
 def test_rate_of_a_young_load_is_its_average() -> None:
-    """Ten minutes after it began, a decaying rate is still far too low."""
+    """Ten minutes after a load began, the decaying rate is still far too low."""
     rate = Rate()
     for number in range(60):
         rate.add(ago(600.0 - 10.0 * number))

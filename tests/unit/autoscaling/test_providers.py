@@ -54,7 +54,7 @@ def test_unknown_provider_error_lists_the_known_ones(providers: Providers) -> No
 
 
 def make_provider(context: ProviderContext) -> MachineProvider:
-    """Like a third-party package."""
+    """Create a provider, like the entry point of a third-party package."""
     return StaticProvider(f"Ask at {context.api_url}.")
 
 

@@ -1,4 +1,4 @@
-"""The simulation: the same decisions, in a simulated world of events."""
+"""The simulation: the decisions of the server in a simulated world of events."""
 
 import json
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def test_every_request_is_served_and_the_fleet_returns_to_zero(
 
 
 @pytest.mark.parametrize("policy", OURS)
-# At 120 s the reserve of `fast` is just below one more machine.
+# At 120 s, the reserve of `fast` is just below one more machine.
 @pytest.mark.parametrize("every", [45.0, 120.0, *full_only(20.0, 150.0)])
 def test_constant_load_launches_machines_once(policy: Policy, every: float) -> None:
     """No oscillation: machines are launched in the first of eight hours only."""
@@ -90,7 +90,7 @@ def test_first_request_waits_for_the_boot_and_one_second_for_the_decision() -> N
 
 
 def test_reference_policy_decides_after_two_minutes() -> None:
-    """Submitted just after a minute: published at the next, and acted upon at the one after."""
+    """A job that is submitted just after a minute is published at the next minute, and acted upon a minute later."""
     outcome = simulate([TraceRequest(60.5, 30.0, "w", "m")], Policy.REFERENCE, WorldSettings(boot_spread=0.0))
     assert outcome.waits == [119.5 + 180.0]
 

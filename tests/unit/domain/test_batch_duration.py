@@ -1,4 +1,4 @@
-"""The estimated start of a job behind others. The end of a batch is the start of its last job plus its run time."""
+"""The estimated start of a job behind other jobs. A batch ends when its last job has started and run."""
 
 import pytest
 

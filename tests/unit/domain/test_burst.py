@@ -129,7 +129,7 @@ def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstInput) -> 
 
 @given(snapshots(), SECONDS)
 def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstInput, more: float) -> None:
-    """For the first of a queue: the others depend on the jobs before them."""
+    """Checked for the first job of a queue, because the others depend on the jobs before them."""
     one = replace(snapshot, queue=snapshot.queue[:1], cloud_queue=[])
     patient = [
         replace(job, accepts_seconds=None if job.accepts_seconds is None else job.accepts_seconds + more)
@@ -196,7 +196,7 @@ def test_bursting_job_frees_its_place_for_the_next() -> None:
     plan = decide_bursts(
         BurstInput(self_hosted=[busy(seconds=0)], cloud=[CLOUD], queue=queue, budget=BurstBudget(limit_micros=10**9))
     )
-    # Here 0 s and 200 s are accepted; the third would wait for 400 s, and so would each behind it.
+    # Here 0 s and 200 s are accepted; the third would wait for 400 s, and so would each job behind it.
     assert [move.dispatch_id for move in plan.moves] == [3, 4, 5]
 
 

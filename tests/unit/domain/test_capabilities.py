@@ -84,7 +84,7 @@ def test_worker_fits_if_one_of_its_servers_has_everything() -> None:
     without_node = {"missing": {"node_types": ["SaveVideo"], "models": []}}
     without_both = {"missing": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
     assert fitness(NEEDS, {**report, "comfyui": [without_both, {}]}).fit is Fit.ABLE
-    # Neither has everything, though together they do: report the one with the fewest missing.
+    # Neither server has everything, although both together do: report the one that is missing the least.
     found = fitness(NEEDS, {**report, "comfyui": [without_both, without_node]})
     assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.UNABLE, ["SaveVideo"], [])
 

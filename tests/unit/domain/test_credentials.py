@@ -23,7 +23,7 @@ from comfyrelay.domain.credentials import email_problem, normalize_email, passwo
         "ada\u00a0@example.com",
         "a" * 250 + "@example.com",
         "\ufdfa" * 40 + "@example.com",
-        # Other spellings of one address, and what the email library of Python fails to write.
+        # Other spellings of an address, and addresses that Python's email library fails to write.
         "ada(1)@example.com",
         "ada@(1)example.com",
         "ada\uff081\uff09@example.com",
@@ -76,5 +76,5 @@ def test_weak_password_is_refused(password: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("password", ["correct horse battery", "x" * 4 + "7k!qz", "пароль от почты", "password of ada"])
-def test_other_password_is_accepted(password: str) -> None:
+def test_strong_password_is_accepted(password: str) -> None:
     assert password_problem(password, email="ada@example.com") is None

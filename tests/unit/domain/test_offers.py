@@ -1,4 +1,4 @@
-"""Which of many waiting workers is offered a job first."""
+"""The order in which many waiting workers are offered a job."""
 
 from itertools import islice
 
@@ -25,7 +25,7 @@ def order_of(workers: list[WaitingWorker]) -> OfferOrder[int]:
     return order
 
 
-def test_machines_of_scaled_fleets_come_last_and_the_last_busy_one_first() -> None:
+def test_machines_of_scaled_fleets_come_last_with_the_most_recently_busy_first() -> None:
     scaled = [WaitingWorker(is_scaled=True, busy_at=at) for at in (5.0, 0.0, 9.0)]
     assert list(order_of([*scaled, WaitingWorker(busy_at=1.0)])) == [3, 2, 0, 1]
 
@@ -47,7 +47,7 @@ def test_added_worker_is_moved_and_not_listed_twice() -> None:
 
 
 @given(st.lists(WORKERS, max_size=12), st.sets(st.sampled_from("abc")), st.data())
-def test_order_is_that_of_sorting_all_remaining_workers(
+def test_order_is_the_same_as_when_sorting_all_remaining_workers(
     workers: list[WaitingWorker], hashes: set[str], data: st.DataObject
 ) -> None:
     order = order_of(workers)
@@ -78,7 +78,7 @@ def test_workers_removed_during_the_iteration_are_not_offered() -> None:
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_first_workers_of_many_are_found_without_a_look_at_the_others(
+def test_first_workers_of_many_are_found_without_reading_the_others(
     is_scaled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = WaitingWorker(is_scaled=is_scaled, warm_hashes=frozenset("a"))

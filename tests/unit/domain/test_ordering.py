@@ -1,4 +1,4 @@
-"""Moving a tenant's own places in the queue, and no others."""
+"""A move changes a tenant's own places in the queue, and no others."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.ordering import Before, MoveTo, Place, move
 
 
 def places(groups: str, *, ranks: Sequence[int] | None = None) -> list[Place]:
-    """One place for each letter; equal letters are of one batch."""
+    """Return a place for each letter. Equal letters belong to one batch."""
     chosen = ranks or range(10, 10 + 10 * len(groups), 10)
     return [Place(id=n, rank=rank, group=group) for n, (group, rank) in enumerate(zip(groups, chosen, strict=True))]
 
@@ -82,7 +82,7 @@ def test_equal_ranks_are_spread_by_the_smallest_step() -> None:
 
 @st.composite
 def queues(draw: st.DrawFn) -> tuple[list[Place], list[Place], set[int]]:
-    """A queue of distinct ranks: the tenant's own places, all others, and the own places to move."""
+    """Return a queue of distinct ranks: the tenant's own places, all other places, and the own places to move."""
     ranks = sorted(draw(st.sets(st.integers(0, 1_000), min_size=1, max_size=20)))
     every = [Place(id=n, rank=rank, group=draw(st.sampled_from("abcd"))) for n, rank in enumerate(ranks)]
     is_own = [draw(st.booleans()) for _ in every]
@@ -134,7 +134,7 @@ def test_equal_ranks_become_distinct_and_never_decrease(ranks: list[int], data: 
         ("abcd", "d", {1}, "adbc"),
         ("abcd", "a", {3}, "bcad"),
         ("abcd", "a", {1}, "abcd"),
-        # A batch stays together, for any named item.
+        # A batch stays together, whichever item is named.
         ("abbc", "c", {2}, "acbb"),
         ("aabc", "a", {3}, "baac"),
         # The named job no longer exists.
@@ -151,5 +151,5 @@ def test_item_moves_before_the_named_item_of_its_batch() -> None:
     assert order_after(queue, move(queue, {3}, Before({1}))) == [0, 3, 1, 2]
 
 
-def test_bottom_is_behind_all_others() -> None:
+def test_bottom_is_after_all_others() -> None:
     assert groups_after(places("abcb"), {1, 3}, MoveTo.BOTTOM) == "acbb"

@@ -1,4 +1,4 @@
-"""How many ComfyUI processes one GPU is worth, with simulated GPUs."""
+"""How many ComfyUI processes run on a GPU, with simulated GPUs."""
 
 from dataclasses import replace
 from random import Random
@@ -24,12 +24,12 @@ from tests.support.gpu_world import World, rate, shared
 # other.
 SMALL, LARGE, UNDER_MPS = (0.77, 0.366), (0.55, 0.88), (0.55, 0.64)
 
-# A kept process brings a tenth more, with some tolerance for the measurement.
+# Each kept process increases the rate by at least a tenth, with some tolerance for the measurement.
 GAIN_SEEN = 1.09
 
 
 def long_looks(world: World) -> float:
-    """Short enough for several looks per trial, and long enough for the trial to end."""
+    """Return an observation interval with several observations per trial, but long enough for the trial to end."""
     return world.seconds(8) / 2
 
 
@@ -296,7 +296,7 @@ sights = st.builds(
     spare_cores=st.floats(0, 4) | st.none(),
     load=st.floats(0, 1) | st.none(),
 )
-# More are needed, as far as memory allows.
+# Observations in which more processes are needed, as far as memory allows.
 eager = st.builds(
     GpuObservation,
     now=st.just(0.0),
@@ -355,7 +355,7 @@ def test_kept_process_gains_at_least_a_tenth(world: World) -> None:
 
 
 def test_process_finishing_its_job_does_not_slow_the_turn_of_the_others() -> None:
-    """3 processes bring 8 % more than 1. Looks are so rare that a process may finish its job between two of them."""
+    """3 processes complete 8 % more than 1. Observations are so rare that a job may end between two of them."""
     world = World(seconds=shared(0.3125, 2.5), memory_bytes=4 * GIB, copy_bytes=GIB, cores=3, waiting=1_000_000)
     assert world.run(300, by=long_looks(world)) == 1
     assert "3 processes complete 8% more jobs than 1, below the required 10%: back to 1." in world.reasons
@@ -393,7 +393,7 @@ def test_every_decision_has_a_reason(world: World, looks: int) -> None:
     assert all(decision.reason.endswith(".") and len(decision.reason) > 10 for decision in world.decisions)
 
 
-# Events at a look: a process crashes, all are back, the next start fails, one is abandoned.
+# Events at an observation: a process crashes, all are back, the next start fails, a process is abandoned.
 happenings = st.lists(st.sampled_from(["", "", "", "lose", "find", "fail", "gone"]), max_size=120)
 mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
     lambda lengths: [(name, length) for name, length in zip("abc", lengths, strict=False)]
@@ -405,7 +405,7 @@ mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
 def test_count_fits_settles_and_returns_to_one_after_any_events(
     world: World, mix: list[tuple[str, float]], happenings: list[str], start_looks: int, pick: Random
 ) -> None:
-    """The check for memory is where a process is added."""
+    """The simulated world checks the memory whenever a process is added."""
     world.mix, world.start_looks = mix, start_looks
     for happening in happenings:
         if happening == "lose" and len(world.processes) > 1:

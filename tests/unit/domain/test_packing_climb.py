@@ -1,4 +1,4 @@
-"""How fast `auto` reaches the best number of processes on simulated GPUs, and what it costs meanwhile.
+"""How fast `auto` reaches the best number of processes on simulated GPUs, and how much work the search costs.
 
 As on a real H200, ComfyUI takes 15 s to start, and 6 s to load the models of Stable Diffusion 1.5.
 """
@@ -55,7 +55,7 @@ def cold_gpu(seconds: Callable[[int], float], *, seed: int = 1, noise: float = 0
 
 
 def best_rate(world: World) -> float:
-    """The best rate per minute of any number of processes that fits."""
+    """Return the best rate per minute of all numbers of processes that fit."""
     fitting = int(world.memory_bytes * 0.95 // world.copy_bytes)
     return 60 * max(rate(world.seconds, count) for count in range(1, min(fitting, 8) + 1))
 
@@ -65,7 +65,7 @@ def per_minute(world: World, since: float, until: float) -> float:
 
 
 def seconds_to(world: World, goal: float, *, window: float = 10.0) -> float:
-    """Return when a window begins from which on this rate is reached."""
+    """Return the start of the first window that reaches this rate."""
     return next(
         (
             begin
@@ -107,7 +107,7 @@ def test_rate_never_falls_below_that_of_one_process(rates: dict[int, float]) -> 
 @example(gains=[-0.5] * 7, seed=0)
 @settings(max_examples=60, deadline=None)
 def test_work_lost_by_trying_is_bounded_on_any_curve(gains: list[float], seed: int) -> None:
-    """However bad more processes are, a few jobs are lost once, and never again."""
+    """However slow additional processes are, only a few jobs are lost, and only once."""
     rates = {1: 60.0}
     for count, gain in enumerate(gains, start=2):
         rates[count] = max(rates[count - 1] + 60 * gain, 15.0)
@@ -131,13 +131,13 @@ def test_next_processes_start_while_others_are_measured() -> None:
     world = cold_gpu(shared(0.77, 0.366))
     world.run_until("trying 8.")
     assert world.decisions[-1].number == 4
-    # Two processes could still be better than four, which is measured while four more start.
+    # Two processes could still be better than four. They are measured while four more start.
     assert world.look().active == 2
     assert len(world.starting) == 4
 
 
 def test_turn_in_which_a_process_loads_its_models_does_not_count() -> None:
-    """While the others load, the first process is as fast as alone."""
+    """While the others load their models, the first process is as fast as it is alone."""
     world = cold_gpu(curve(FLAT), noise=0.0)
     world.run_until("Trying 2 processes.")
     assert world.packing.trial is not None
@@ -154,11 +154,11 @@ def test_doubling_ends_with_the_first_number_that_gains_too_little() -> None:
     assert next_count(measured({1: 1, 4: 1}), limits, floor=1, largest=4) == 2
     assert next_count(measured({1: 1, 2: 1.5, 4: 1}), limits, floor=1, largest=4) == 3
     assert next_count(measured({1: 1, 2: 1.5, 3: 1.2, 4: 1}), limits, floor=1, largest=4) is None
-    # A remembered or foreign number is compared with half of it, and with no number below the floor.
+    # A number that was remembered or set by others is compared with its half, but with no number below the floor.
     assert next_count(measured({4: 1}), limits, floor=1, largest=4) == 2
     assert next_count(measured({4: 1}), limits, floor=3, largest=4) == 3
     assert unsure_count(measured({1: 1, 2: 1.11}), limits, floor=1) == 1
-    # A pinned process is not paused to measure fewer again.
+    # A pinned process is not paused in order to measure fewer processes again.
     assert unsure_count(measured({1: 1, 2: 1.11}), limits, floor=2) is None
     assert unsure_count(measured({1: 1, 2: 1.5}), limits, floor=1) is None
 
@@ -181,7 +181,7 @@ def test_remembered_number_starts_at_once_and_is_confirmed() -> None:
     assert world.packing.remembered == {}
 
 
-def test_remembered_number_that_is_slower_now_is_measured_again() -> None:
+def test_remembered_number_that_has_become_slower_is_measured_again() -> None:
     world = cold_gpu(curve(PEAK_AT_TWO))
     world.packing = remembered(4, seconds=4 * 60 / 262)
     world.run_until("4 processes: slower than before the restart.")
@@ -205,13 +205,13 @@ def test_remembered_number_without_a_limit_may_still_grow() -> None:
     assert world.run(150) == 8
 
 
-def test_remembered_number_is_limited_by_the_memory_that_is_there_now() -> None:
+def test_remembered_number_is_limited_by_the_current_memory() -> None:
     world = cold_gpu(curve(LINEAR), memory_gib=13)
     world.packing = remembered(8, seconds=1.0)
     assert world.run(60) == 3
 
 
-def test_result_of_a_trial_is_what_was_measured() -> None:
+def test_trial_result_has_the_measured_number_and_seconds() -> None:
     world = cold_gpu(curve(PEAK_AT_THREE), noise=0.0)
     world.run(150)
     [result] = world.packing.results.values()

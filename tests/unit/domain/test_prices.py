@@ -85,7 +85,7 @@ def test_unknown_value_and_division_by_zero_cost_the_maximum() -> None:
         "1 2",
     ],
 )
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_formula_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_price(credits_cost=0, price_formula=text, max_credits_cost=9, properties=[])
     assert set(refused.value.errors) == {"price_formula"}
@@ -102,7 +102,7 @@ def test_every_text_is_a_bounded_whole_price_or_refused(text: str, seconds: int)
     assert 2 <= price <= 99
 
 
-def test_formula_may_use_only_what_the_workflow_has() -> None:
+def test_formula_uses_only_names_that_the_workflow_has() -> None:
     steps = number("steps", minimum=1, maximum=50)
     check_price(credits_cost=1, price_formula="2 * steps", max_credits_cost=100, properties=[steps])
     with pytest.raises(InvalidInput) as refused:
@@ -114,7 +114,7 @@ def test_formula_may_use_only_what_the_workflow_has() -> None:
     ("formula", "is_safe"),
     [("1 / steps", True), ("1 / (steps - 1)", False), ("1 / 0", False), ("1 / max(1, steps - 9)", True)],
 )
-def test_division_that_may_be_by_zero_is_refused(formula: str, is_safe: bool) -> None:
+def test_possible_division_by_zero_is_refused(formula: str, is_safe: bool) -> None:
     wanted: dict[str, Any] = {"credits_cost": 1, "price_formula": formula, "max_credits_cost": 9}
     properties = [number("steps", minimum=1, maximum=50)]
     if is_safe:
@@ -143,7 +143,7 @@ def test_facts_come_from_values_before_the_measured_input() -> None:
 @pytest.mark.parametrize(
     ("key", "maximum"), [("width", 16384), ("batch_size", 4096), ("steps", 10000), ("n_iter", 100)]
 )
-def test_limits_of_nodes_are_no_limits_for_customers(key: str, maximum: int) -> None:
+def test_limits_of_nodes_do_not_limit_customers(key: str, maximum: int) -> None:
     dropped = number(key, minimum=1, maximum=maximum, default_value=2, is_whole=True)
     with pytest.raises(InvalidInput) as refused:
         check_limits([dropped])

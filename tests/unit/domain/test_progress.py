@@ -36,7 +36,7 @@ def test_estimate_follows_the_expected_time() -> None:
 
 
 @given(first=st.floats(-10, 1e9), second=st.floats(-10, 1e9), expected=st.floats(1e-3, 1e6, exclude_min=False))
-def test_estimate_never_decreases_and_never_ends(first: float, second: float, expected: float) -> None:
+def test_estimate_never_decreases_and_stays_below_one(first: float, second: float, expected: float) -> None:
     before, after = (progress_after(seconds, expected_seconds=expected)["value"] for seconds in sorted((first, second)))
     assert 0 <= before <= after < 1
 

@@ -1,4 +1,4 @@
-"""Resolving the values of a workflow's properties, and refusals."""
+"""Resolution and validation of the values of a workflow's properties."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def prop(type_: str = "text", *, key: str = "it", **fields: Any) -> Property:
 
 
 def resolved(property_: Property, sent: Any = None, *, override: Any = None) -> Any:
-    """Resolve one property: its value, or nothing."""
+    """Resolve one property. Return its value, or `None` if it has none."""
     overrides = {} if override is None else {property_.key: override}
     values = resolve([property_], overrides=overrides, user_input={} if sent is None else {property_.key: sent})
     return values[0].value if values else None
@@ -217,7 +217,7 @@ class TestLinkedValues:
         assert border(overrides={"border": 5}, steps=40) == 10
         assert defaults([STEPS, BORDER], {"steps": 8}) == {"steps": 8, "border": 4}
 
-    def test_border_behind_the_end_stays(self) -> None:
+    def test_border_after_the_end_is_kept(self) -> None:
         assert border(overrides={"border": 10_000}, steps=8) == 10_000
 
     def test_linked_border_is_not_reported_if_the_steps_are_wrong(self) -> None:

@@ -95,5 +95,5 @@ def test_repeated_pause_changes_nothing() -> None:
         (12, "The queue is paused. It holds 12 jobs. Resume it to continue."),
     ],
 )
-def test_pause_says_what_it_holds(held: int, text: str) -> None:
+def test_pause_text_states_the_number_of_held_jobs(held: int, text: str) -> None:
     assert queue_pause.pause_text(held) == text

@@ -47,7 +47,7 @@ def candidate(id_: int, workflow_hash: str, *, priority: int = 0, passed_over_at
 
 
 def candidates(hashes: str, *, priority: int = 0) -> list[Candidate]:
-    """One for each letter, which is its workflow hash, with ids from 1."""
+    """Return a candidate for each letter, which is its workflow hash, with ids starting at 1."""
     return [candidate(n, letter, priority=priority) for n, letter in enumerate(hashes, start=1)]
 
 

@@ -1,4 +1,4 @@
-"""Which of several wait reasons is reported, and its text."""
+"""The wait reason that is reported if several apply, and its text."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -37,12 +37,12 @@ def test_longest_lasting_reason_is_reported() -> None:
     assert explain(BLOCKED, BUSY, FREE).reason is Reason.STARTING
 
 
-def test_starting_worker_is_waited_for() -> None:
+def test_job_waits_for_a_starting_worker() -> None:
     """A restarted desk answers before its worker has registered."""
     waiting = explain(is_worker_starting=True)
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
     assert waiting.text.startswith("The worker is starting.")
-    # A longer-lasting reason is still reported, and a registered worker is not waited for.
+    # A longer-lasting reason is still reported, and a registered worker does not count as starting.
     assert explain(is_worker_starting=True, comfyui_unreachable=["It is off."]).reason is Reason.NO_COMFYUI
     assert explain(FREE, is_worker_starting=True).reason is Reason.STARTING
 

@@ -1,4 +1,4 @@
-"""The checksum of a migration depends on what it does, and every migration has a pinned one."""
+"""The checksum of a migration depends on its code, and every migration has a pinned checksum."""
 
 from pathlib import Path
 

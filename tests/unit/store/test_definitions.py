@@ -1,4 +1,4 @@
-"""Definitions that mean the same have the same normalised text, and others do not."""
+"""Definitions with the same meaning have the same normalized text, and others do not."""
 
 import pytest
 

@@ -158,7 +158,7 @@ class LocalProvider:
     def _observe(self, fleet: ProviderFleet) -> list[ProviderMachine]:
         present = self._present(fleet)
         for machine in present:
-            # The server that ordered the machine may have died before starting it. An observed machine is not reordered.
+            # The server that ordered it may have died before starting it, and an observed machine is not ordered again.
             if machine.is_waiting_for_process and machine.id not in self._children:
                 # Without the secret of its fleet, the machine cannot start, and the order is dropped after a while.
                 with suppress(ConfigurationError):
@@ -336,7 +336,8 @@ class _LocalMachine:
         write_new(self.folder / "order.json", json.dumps(self._order, indent=2).encode(), mode=0o600)
 
     def end(self) -> None:
-        """End the machine. Record this first: a process that is about to start checks it, a started one gets a signal."""
+        """End the machine. Record this first, because a process that is about to start checks it. A started one gets a
+        signal."""
         (self.folder / "ended").touch()
         process = self._process
         if process is not None and self._is_locked:

@@ -20,7 +20,7 @@ COLOURS = {
 
 
 def trade_off(found: Sequence[SimulationSummary], title: str, subtitle: str) -> str:
-    """Return an SVG. A line connects the weighing policies, from the cheapest to the fastest."""
+    """Return an SVG. A line connects ComfyRelay's policies, from the cheapest to the fastest."""
     max_hours = _round_up(max((summary.machine_hours for summary in found), default=1.0))
     max_wait = _round_up(max((summary.wait_p95 for summary in found), default=1.0))
 

@@ -242,7 +242,7 @@ def _with_summary(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serves(providers: Sequence[str] | None, provider: Provider) -> bool:
-    """Return whether a worker with these providers serves `provider`. A worker that reports none counts as self-hosted."""
+    """Return whether a worker with these providers serves this one. A worker that reports none is self-hosted."""
     return provider in (providers or (Provider.SELF_HOSTED,))
 
 
