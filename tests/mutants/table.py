@@ -482,7 +482,7 @@ MUTANTS = (
         old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
         tests="tests/unit/autoscaling/test_decide.py",
-        only="booting_machine_is_capacity or nearly_booted_machine",
+        only="booting_machine_counts_as_capacity or nearly_booted_machine",
     ),
     Mutant(
         name="autoscaling: the busy machine is terminated",

@@ -47,7 +47,7 @@ def _plain(mime_type: str) -> str:
 
 
 def copies_in(about: Mapping[str, Any] | None) -> dict[int, str]:
-    """Return the names of an attempt's copies by output number, except those of deleted outputs."""
+    """Return the names of an attempt's copies by output number, without copies of deleted outputs."""
     return {number: name for number, name in enumerate((about or {}).get(COPIES, ()), start=1) if name}
 
 

@@ -300,9 +300,9 @@ def _postgres_engine(url: URL) -> AsyncEngine:
             "server_settings": {
                 "application_name": process_name(),
                 "timezone": "UTC",
-                # Every statement has an index, whatever the size of the tables. The planner assumes that each list of
-                # rows has a hundred entries, and may decide to scan whole tables or to plan each call again. The queue
-                # would then suddenly become slow when a table grows.
+                # Every statement has an index, for tables of any size. The planner assumes that each list of rows has a
+                # hundred entries, and may decide to scan whole tables or to plan each call again. The queue would then
+                # suddenly become slow when a table grows.
                 "plan_cache_mode": "force_generic_plan",
                 "enable_seqscan": "off",
                 "enable_hashjoin": "off",

@@ -134,7 +134,7 @@ def test_equal_ranks_become_distinct_and_never_decrease(ranks: list[int], data: 
         ("abcd", "d", {1}, "adbc"),
         ("abcd", "a", {3}, "bcad"),
         ("abcd", "a", {1}, "abcd"),
-        # A batch stays together, whichever item is named.
+        # A batch stays together, regardless of which of its items is named.
         ("abbc", "c", {2}, "acbb"),
         ("aabc", "a", {3}, "baac"),
         # The named job no longer exists.

@@ -405,7 +405,7 @@ mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
 def test_count_fits_settles_and_returns_to_one_after_any_events(
     world: World, mix: list[tuple[str, float]], happenings: list[str], start_looks: int, pick: Random
 ) -> None:
-    """The simulated world checks the memory whenever a process is added."""
+    """The simulated world checks the memory each time a process is added."""
     world.mix, world.start_looks = mix, start_looks
     for happening in happenings:
         if happening == "lose" and len(world.processes) > 1:

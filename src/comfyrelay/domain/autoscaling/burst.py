@@ -1,4 +1,4 @@
-"""Decide which waiting jobs go to the cloud: only those that self-hosted workers cannot run in time, within the budget.
+"""Decide which waiting jobs go to the cloud: jobs that self-hosted workers cannot run in time, within the budget.
 
 The queue is simulated in order. Each job takes the first free slot, so a job that goes to the cloud frees its slot for
 the next one. Costs are in integer millionths of the currency unit.

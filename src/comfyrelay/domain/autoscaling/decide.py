@@ -208,7 +208,7 @@ class _Stage:
         return needed if needed > 1 else 0
 
     def _with_following_jobs(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
-        """If no machine is running, return the number of machines for the waiting jobs and those that usually follow.
+        """If no machine is running, return the number of machines for waiting jobs and for jobs that usually follow.
 
         The following jobs should not have to wait for a second boot.
         """

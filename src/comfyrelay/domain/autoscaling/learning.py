@@ -162,7 +162,7 @@ def idle_limit(gaps: Sequence[float], restart_seconds: float) -> float:
     """Return how long the last machine should idle if a restart costs this many machine seconds.
 
     Idling for the cost of a restart is at most twice as expensive as knowing the next gap (ski rental). This is the
-    limit until enough gaps are known, and whenever the learnt limit would have cost more than that.
+    limit until enough gaps are known, and also if the learnt limit would have cost more than that.
     """
     if len(gaps) < MIN_GAPS:
         return restart_seconds

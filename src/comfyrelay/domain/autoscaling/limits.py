@@ -75,7 +75,7 @@ def _cost_limit(fleet: ObservedFleet, limit: float, kind: InstanceType | None) -
     text = f"the cost limit is {limit:g} per hour"
     if kind is None:
         return 0, text
-    # Without named types, the next machine may cost as much as the most expensive existing one.
+    # Without named types, assume for the next machine the price of the most expensive existing one.
     highest = max((machine.price_per_hour for machine in fleet.machines), default=0.0)
     price = highest if kind is _ANY else kind.price_per_hour
     if price > 0:

@@ -40,7 +40,7 @@ class RegisteredWorker:
 
 @dataclass(kw_only=True, slots=True)
 class Reconciled:
-    """The result for a fleet. `changes` has changed columns by key; the value `...` stands for the current time."""
+    """The result for a fleet. `changes` has changed columns by key; the value `...` means the current time."""
 
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     # Machines without an order.

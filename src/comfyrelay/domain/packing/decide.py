@@ -198,7 +198,7 @@ def _continue_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits:
     """Advance a trial: wait for its processes, start the next turn, or conclude it."""
     count = len(gpu.processes)
     if count == trial.requested not in trial.measured and is_growing(trial.measured, limits):
-        # As long as more processes gain, measure those that started during a turn first.
+        # As long as more processes gain, first measure with the processes that started during a turn.
         trial = replace(trial, active=count)
         packing = replace(packing, trial=trial)
     if count < trial.active:
@@ -264,7 +264,7 @@ def _conclude_trial(packing: Packing, trial: Trial, gpu: GpuObservation, limits:
 def _learn(packing: Packing, trial: Trial, gpu: GpuObservation, limits: PackingLimits) -> Packing:
     """Record the result for the measured workflows.
 
-    For other workflows, and for those that gained from more processes in the past, only delay the next trial.
+    For other workflows, and for workflows that gained from more processes in the past, only delay the next trial.
     """
     best = best_count(trial.measured, limits)
     is_limit = best < max(trial.measured)

@@ -12,7 +12,7 @@ _MISSING = frozenset({NotInstalled.code, ModelUnreadable.code})
 _WRONG_GRAPH = frozenset({GraphRefused.code, GraphError.code, GraphNotAllowed.code})
 # Any other failure holds its batch once this many consecutive items have failed for the same reason.
 MAX_EQUAL_FAILURES = 3
-# Parts of messages that may differ for the same reason: numbers with units, and quoted names, such as those of inputs.
+# Parts of messages that may differ for the same reason: numbers with units, and quoted names, such as names of inputs.
 _VARIABLE = re.compile(r"""(?<!\w)(["'`])[^"'`]*\1(?!\w)|\d+(?:[.,]\d+)*(?:\s?[KMGT]i?B\b)?""")
 
 

@@ -69,8 +69,8 @@ class OfferOrder(Generic[T]):
         self._warm.clear()
 
     def first(self, hashes: Collection[str]) -> Iterator[T]:
-        """Iterate over all items, starting with those that have one of these workflows loaded. Items may be added and
-        removed during the iteration."""
+        """Iterate over all items, starting with the items that have one of these workflows loaded. Items may be added
+        and removed during the iteration."""
         rank: Rank | None = None
         while found := min(
             (entry for hash_ in hashes if (entry := _after(self._warm.get(hash_, []), rank))),

@@ -23,7 +23,7 @@ from comfyrelay.store.types import json_value, relay_now
 _OUTPUT = "output:"
 # Marks tokens that were credited without a job.
 _WALLET = "wallet:"
-# Stands for all ids: any of them may have changed.
+# Written instead of ids: any of them may have changed.
 _ALL = "*"
 # Maximum per transaction; above it, all outputs count as marked.
 MAX_MARKED = 200

@@ -79,7 +79,7 @@ def _write_due(dialect: str) -> Executable:
 async def claim(
     tx: Tx, *, limit: int, lease_seconds: float, but_tenants: Collection[str] = ()
 ) -> list[ClaimedDelivery]:
-    """Claim due deliveries for `lease_seconds`, except those of `but_tenants`, and count the attempt."""
+    """Claim due deliveries of tenants outside `but_tenants` for `lease_seconds`, and count the attempt."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds, **with_ids(but_tenants)})
     return [ClaimedDelivery(**row._mapping) for row in rows]
 
@@ -175,8 +175,8 @@ async def count(tx: Tx, status: DeliveryStatus, *, limit: int) -> int:
 
 
 async def resend(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
-    """Make a delivery due now, to the current webhook URL of its job. The attempts of a finished delivery are reset.
-    Those of a pending one are not, because another process may be sending it."""
+    """Make a delivery due now, to the current webhook URL of its job. The attempts of a finished delivery are reset,
+    but not the attempts of a pending one, because another process may be sending it."""
     job_url = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
     tenant_url = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
     is_finished = d.c.status != sql_literal(DeliveryStatus.PENDING)

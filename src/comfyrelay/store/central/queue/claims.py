@@ -24,7 +24,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, select_by_ids, with_ids
 from comfyrelay.store.types import relay_now, sql_literal
 
-# Number of additional rows to read, so that a claim finds enough rows although it skips those that others have locked.
+# Number of additional rows to read, so that a claim finds enough rows although it skips rows locked by other claims.
 _SLACK = 16
 
 

@@ -357,7 +357,7 @@ def _known_jobs(dialect: str) -> Executable:
 
 
 async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the latest progress of those of these (tenant, job) pairs that are running, by job."""
+    """Return the latest progress by job. The jobs are given as (tenant, job) pairs; only running jobs have progress."""
     found = {row.tenant_job_id: progress_in(row) for row in await tx.fetch(_progress_of, _with_jobs(jobs))}
     return {job_id: progress for job_id, progress in found.items() if progress is not None}
 

@@ -55,7 +55,7 @@ class Ahead(NamedTuple):
 
 
 async def waiting_workflows(tx: Tx, *, stage: str, provider: str, workflow_ids: Sequence[int]) -> list[int]:
-    """Return those of the given workflows that have queued dispatches."""
+    """Return the workflows that have queued dispatches, among the given ones."""
     is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
     return await tx.scalars(select(d.c.workflow_id).where(is_ready).distinct())
 

@@ -47,7 +47,7 @@ alert_states = Table(
     # The kind of problem, or `*`.
     Column("rule", Text, primary_key=True),
     Column("last_sent_at", UtcTime),
-    # The problems that the receivers know of, and those that each server sees.
+    # The problems that the receivers know, and the problems that each server sees.
     Column("told", JsonText, nullable=False),
     Column("seen", JsonText, nullable=False),
 )
