@@ -12,7 +12,7 @@ from comfyrelay.store.row_parameters import insert_into
 
 
 class StoredAlerts(NamedTuple):
-    """The state of a rule: when it last sent, the problems that its receivers know, and the problems by server."""
+    """The state of a rule: when it last sent, the problems its receivers know, and the problems seen by each server."""
 
     last_sent_at: datetime | None
     told: Any
