@@ -1,4 +1,4 @@
-"""Pack the Helm chart into `dist/`, as `helm package` does, with the version of the wheel there.
+"""Pack the Helm chart into `dist/` like `helm package`, with the version of the wheel there.
 
 The same sources give the same bytes. Needs only the standard library.
 """
@@ -37,7 +37,7 @@ def _with_version(text: str, release: str) -> str:
 
 if __name__ == "__main__":
     [wheel] = (ROOT / "dist").glob("*.whl")
-    # Helm wants three numbers; builds between tags have more.
+    # Helm requires three numbers; the versions of builds between tags have more.
     found = re.match(r"\d+\.\d+\.\d+", wheel.name.split("-")[1])
     assert found is not None
     made = pack(wheel.parent, found[0])

@@ -12,16 +12,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-# The wheel has 2.9 MB. Raise a limit only for a reason: every GPU host downloads the wheel.
+# The wheel has 2.9 MB. Raise a limit only for a good reason, because every GPU host downloads the wheel.
 LARGEST_BYTES = {".whl": 4_000_000, ".gz": 5_000_000}
 
 
 def build(folder: Path) -> list[Path]:
-    """Build both, and return their paths."""
+    """Build the sdist and the wheel. Return their paths."""
     shutil.rmtree(folder, ignore_errors=True)
     _hatchling(ROOT, "sdist", folder)
     [sdist] = folder.glob("*.tar.gz")
-    # From the sdist, as package managers do: it must be complete, and build without git and Node.
+    # Build the wheel from the sdist, like package managers. The sdist must be complete, and build without git and Node.
     with tempfile.TemporaryDirectory() as unpacked:
         with tarfile.open(sdist) as archive:
             archive.extractall(unpacked, filter="data")

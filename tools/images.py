@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS, STOP_SECONDS = 180, 60
 LIMITS = ("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--network=none")
 SECRET = "0123456789abcdef0123456789abcdef"
-# What a container needs to start alone.
+# Settings that a container needs to start alone.
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "desk": {},
     "server": {
@@ -45,7 +45,7 @@ class Images:
         self._release = release
 
     def build(self, name: str, options: Sequence[str]) -> str:
-        """Build an image, and return its name."""
+        """Build an image and return its name."""
         image = f"comfyrelay-{name}:{self._release}"
         # Podman's own format has no health checks.
         form = ("--format=docker",) if self._program == "podman" else ()

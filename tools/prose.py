@@ -31,7 +31,7 @@ class Prose:
     line: int
     text: str
     is_strict: bool
-    """Whether a single phrase fails the check."""
+    """Whether a single banned phrase fails the check."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def python_prose(name: str, source: str) -> Iterator[Prose]:
                 yield Prose(name, line, text, is_strict=True)
 
 
-# f-strings have tokens of their own from Python 3.12 on
+# starting with Python 3.12, f-strings have their own tokens
 _STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 

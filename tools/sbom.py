@@ -1,6 +1,6 @@
-"""List what a release contains and installs, as CycloneDX: the packages of all extras, and those in the web app.
+"""List the contents of a release as CycloneDX: the packages of all extras, and the packages in the web app.
 
-The versions are those of the lock file: the tested ones. `pip` may choose newer ones.
+The versions are the tested ones from the lock file. `pip` may choose newer versions.
 """
 
 import json
@@ -27,7 +27,7 @@ NAME = "comfyrelay"
 Graph = Mapping[str, set[str]]
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 _CLASSIFIER = "License :: OSI Approved :: "
-# Packages that only some systems need are listed on all of them.
+# Packages that only some systems need are listed for all systems.
 _SYSTEMS = (
     {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
     {"sys_platform": "darwin", "platform_system": "Darwin", "os_name": "posix"},
@@ -96,7 +96,7 @@ def _leaf(component: Component) -> Dependency:
 
 
 def _graph(project: Mapping[str, Any], extras: Iterable[str] = ()) -> Graph:
-    """The packages that these extras install → what each of them requires."""
+    """Return the packages that these extras install, each with the packages that it requires."""
     optional = [f"{text}; extra == '{extra}'" for extra in extras for text in project["optional-dependencies"][extra]]
     graph: dict[str, set[str]] = {}
     done: set[tuple[str, str]] = set()
@@ -134,7 +134,7 @@ def _applicable(texts: Iterable[str], extra: str) -> Iterator[Requirement]:
 
 
 def _metadata(name: str) -> PackageMetadata | None:
-    """`None` for a package that is only installed on another system."""
+    """Return the metadata of a package; `None` if the package is only installed on other systems."""
     try:
         return metadata(name)
     except PackageNotFoundError:
@@ -145,7 +145,7 @@ def _license_of(name: str) -> str | None:
     if (found := _metadata(name)) is None:
         return None
     stated = found["License-Expression"] or found["License"] or ""
-    # Some packages have the whole text there.
+    # Some packages have the whole license text there.
     if stated and "\n" not in stated:
         return str(stated)
     classifiers = [each for each in found.get_all("Classifier", []) if each.startswith(_CLASSIFIER)]

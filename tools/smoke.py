@@ -17,7 +17,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-# Ctrl-C on POSIX; Windows can only send Ctrl-Break to another group of processes.
+# Ctrl-C on POSIX. On Windows, only Ctrl-Break can be sent to another process group.
 STOP = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
 OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 

@@ -1,4 +1,4 @@
-"""Run a command as one step: print one line, and its whole output only if it fails.
+"""Run a command as one step: print one line, and the whole output only if the command fails.
 
 python tools/step.py "Build the page" COMMAND [ARGUMENT ...]
 """

@@ -35,7 +35,7 @@ def version() -> str:
 
 
 def _git(*words: str) -> str | None:
-    """The output of git, or `None` if this folder is no repository of its own."""
+    """Return the output of git, or `None` if this folder is not the root of a repository."""
     environ = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     try:
         done = subprocess.run(["git", *words], cwd=ROOT, env=environ, capture_output=True, text=True, check=False)

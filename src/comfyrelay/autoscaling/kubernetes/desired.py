@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import Stage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DesiredReplicas:
-    """`machines` are the current pods of the fleet. The id of a machine is the name of its pod."""
+    """The replica count for KEDA. `machines` are the current pods of the fleet; their ids are the names of the pods."""
 
     count: int
     reason: str

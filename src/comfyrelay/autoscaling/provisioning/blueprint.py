@@ -202,7 +202,7 @@ def _fallback(names: Names, namespace: str) -> Fallback:
         alarm={
             "AlarmName": names.from_zero,
             "AlarmDescription": f"Jobs are waiting for {names.group}, but it has no workers.",
-            # Only at zero workers: a step at 5 machines would add another one each minute. A booting machine is no
+            # Only at zero workers: a step at 5 machines would add another one each minute. A booting machine is not a
             # worker yet, but the policy counts it until it is warm.
             "Metrics": [
                 metric("depth", "QueueDepth"),

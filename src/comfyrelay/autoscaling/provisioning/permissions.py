@@ -66,11 +66,11 @@ def permissions(names: Names, *, namespace: str) -> dict[str, Any]:
 
 
 def _operator(names: Names, *, group: str, secret: str) -> Sequence[dict[str, Any]]:
-    # AWS chooses the id in the ARN of a template, so restrict by tag.
+    # AWS chooses the id in the ARN of a template, so restrict access by tag.
     template = "arn:aws:ec2:*:*:launch-template/*"
     request_tag = {"StringEquals": {f"aws:RequestTag/{NAME_TAG}": names.group}}
     resource_tag = {"StringEquals": {f"aws:ResourceTag/{NAME_TAG}": names.group}}
-    # The role of the instance profile is not known here, so allow passing any role, but to EC2 only.
+    # The role of the instance profile is not known here, so allow passing any role, but only to EC2.
     to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     to_services = {"StringEquals": {"iam:AWSServiceName": ["autoscaling.amazonaws.com", "spot.amazonaws.com"]}}
     return [

@@ -212,7 +212,7 @@ class Packing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingDecision:
-    """The first `active` processes get jobs now. `number` processes are added, or the last ones are removed."""
+    """The first `active` processes get jobs now. `number` processes are added, or the last `number` are removed."""
 
     change: PackingChange
     active: int
