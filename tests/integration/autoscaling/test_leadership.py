@@ -20,7 +20,7 @@ TTL = 10.0
 
 @pytest.fixture
 async def other_databases(world: World) -> AsyncIterator[Databases]:
-    """The databases as a second process has them."""
+    """Yield the databases as a second process opens them."""
     found = Databases.from_settings(world.engine.settings, clock=lambda: world.clock.now)
     yield found
     await found.close()
@@ -35,7 +35,7 @@ def leaderships(world: World, other_databases: Databases) -> tuple[Leadership, L
 
 
 def ignore_own_clock(leadership: Leadership) -> None:
-    """Ignore its own clock, so that only the database decides."""
+    """Make the process ignore its own clock, so that only the database decides."""
     leadership._until = float("inf")
 
 

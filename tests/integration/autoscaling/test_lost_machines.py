@@ -1,4 +1,4 @@
-"""Machines that disappear without a notice: their workers cannot report it either."""
+"""Machines that disappear without notice, so that their workers cannot report it either."""
 
 from dataclasses import replace
 

@@ -19,7 +19,7 @@ from tests.support.world import START, Crash, Desk, PostgresBackend, World, open
 
 @pytest.fixture
 async def desk(world: World) -> Desk:
-    """A fleet with a price of 0.001 a second, and a worker of that instance type."""
+    """Create a fleet with a price of 0.001 per second, and a worker of that instance type."""
     desk = await world.desk()
     await price(world, desk.fleet)
     await world.engine.workers.workers.deregister(desk.worker)
@@ -49,7 +49,7 @@ async def add_machine(world: World, desk: Desk, **values: object) -> None:
 
 
 async def finish(world: World, desk: Desk, seconds: float) -> int:
-    """Finish a job that ran this long; return its dispatch."""
+    """Finish a job that ran for this long. Return its dispatch."""
     _, leased = await desk.submit_and_lease()
     await world.advance(seconds)
     await world.complete(leased)

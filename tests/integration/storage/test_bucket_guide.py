@@ -24,7 +24,7 @@ ORIGIN = "https://relay.example.com"
 
 @contextmanager
 def server_with(policy: dict[str, Any]) -> Iterator[S3Objects]:
-    """The storage of a server whose user has this policy, on an AWS that checks every call."""
+    """Yield the storage of a server whose user has this policy. The simulated AWS checks permissions on each call."""
     iam = boto3.client("iam", region_name="us-east-1")
     iam.create_user(UserName="server")
     iam.put_user_policy(UserName="server", PolicyName="storage", PolicyDocument=json.dumps(policy))

@@ -165,7 +165,7 @@ def test_full_search_runs_few_steps(large: sqlite3.Connection) -> None:
 
 @pytest.fixture(scope="module")
 def filled_shard(postgres_url: str) -> Iterator[str]:
-    """The URL of a shard with the same number of outputs."""
+    """Yield the URL of a shard with the same number of outputs."""
     backend = PostgresBackend(postgres_url, real_clock=True)
     script = FILL.format(
         id="lpad(n::text, 10, '0')",

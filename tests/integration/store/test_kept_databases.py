@@ -54,7 +54,7 @@ def archive(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def kept(request: pytest.FixtureRequest, archive: Path, tmp_path: Path) -> AsyncIterator[Databases]:
-    """The databases as they were kept."""
+    """Yield the databases in the state in which they were kept."""
     if request.param == "sqlite":
         async with open_databases(unpack(archive, tmp_path)) as databases:
             yield databases

@@ -70,7 +70,7 @@ Proxy = TypeVar("Proxy", HalfOpenProxy, DelayingProxy)
 
 @asynccontextmanager
 async def open_proxy(make_proxy: Callable[[str], Proxy], postgres_url: str) -> AsyncIterator[tuple[Proxy, str]]:
-    """Start a proxy to the server; yields it and its URL."""
+    """Start a proxy to the server. Yield the proxy and its URL."""
     folder = make_url(postgres_url.format("postgres")).query["host"]
     proxy = make_proxy(f"{folder}/.s.PGSQL.5432")
     server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)

@@ -166,7 +166,7 @@ CHANGED_CHECKS = [
 
 
 async def replace_check(database: Database, table: str, name: str, condition: str) -> None:
-    """Replace the condition of a constraint. SQLite only allows it in its own table of definitions."""
+    """Replace the condition of a constraint. SQLite allows this only by editing its own table of definitions."""
     if database.dialect == "postgresql":
         await execute(database, f"ALTER TABLE {table} DROP CONSTRAINT {name}")
         await execute(database, f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition})")
@@ -287,7 +287,7 @@ async def shard_of(world: World, tenant_id: str) -> str:
 
 
 def other_process(world: World, shards: list[str]) -> Engine:
-    """Another engine on the same databases that knows only these shards."""
+    """Return another engine on the same databases that knows only these shards."""
     urls = {name: url for name, url in world.engine.settings.shards.items() if name in shards}
     clock = world.clock
     settings = world.engine.settings.model_copy(update={"shards": urls})

@@ -105,7 +105,7 @@ SELECT lpad(n::text, 10, '0'), 't' || n % 500, 'u' || n % 500, 1, 'h', 'self_hos
 
 @pytest.fixture(scope="module")
 def filled(postgres_url: str) -> Iterator[tuple[str, str]]:
-    """The URLs of a central database and a shard with 100,000 rows each."""
+    """Yield the URLs of a central database and a shard with 100,000 rows each."""
     backend = PostgresBackend(postgres_url, real_clock=True)
     with asyncio.Runner() as runner:
         context = backend.databases(["a"])
@@ -132,7 +132,7 @@ async def central(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def planned(central: asyncpg.Connection) -> asyncpg.Connection:
-    """A connection with the planner settings of the server."""
+    """Yield a connection with the planner settings of the server."""
     await _set_planner(central)
     return central
 
@@ -192,7 +192,7 @@ class Recorder:
 
 
 async def page_query(filter_: DispatchFilter) -> Select[Any]:
-    """The query for a page of the operators' list."""
+    """Return the query for a page of the operators' list."""
     recorder = Recorder()
     await dispatch_list.page(cast(Tx, recorder), filter_, before_id=None, limit=50)
     (statement,) = recorder.statements

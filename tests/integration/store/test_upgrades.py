@@ -40,7 +40,7 @@ VALUES_OF_TABLE: dict[str, dict[str, Any]] = {
 
 
 def _starts() -> list[tuple[Schema, str]]:
-    """The first and the newest two revisions of both schemas. `--full` starts at every revision."""
+    """Return the first and the newest two revisions of both schemas, or all revisions with `--full`."""
     found = []
     for schema in Schema:
         revisions = migrate.revisions(schema)
@@ -100,7 +100,7 @@ def value_of(column: Column[Any], values: dict[str, Any], dialect: str) -> Any:
 
 
 def row_for(table: Table, dialect: str) -> dict[str, Any]:
-    """All keys have the same value, so foreign keys hold."""
+    """Return a row in which all keys have the same value, so that foreign keys match."""
     values = {**VALUES, **VALUES_OF_TABLE.get(table.name, {})}
     special = VALUES_OF_TABLE.get(table.name, {})
     columns = [column for column in table.columns if not column.nullable or column.name in special]

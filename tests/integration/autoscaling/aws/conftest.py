@@ -1,4 +1,4 @@
-"""An AWS account, as moto serves it."""
+"""An AWS account that is simulated by moto."""
 
 from tests.support.aws import account, clients, moto_behind_proxy, proxy, shared_clients
 

@@ -58,7 +58,7 @@ async def test_group_has_spot_instances_in_three_zones(account: Account) -> None
 
 
 async def test_cloudwatch_fallback_starts_one_instance_and_then_tracks_a_backlog_of_2(account: Account) -> None:
-    """The reference policy of the loop decides the same (tests/unit/autoscaling/test_decide.py)."""
+    """The reference policy of the loop makes the same decisions (tests/unit/autoscaling/test_decide.py)."""
     await provisioned(account.fleet(**ALL_OPTIONS))
     policies = {
         policy["PolicyType"]: policy
@@ -235,7 +235,7 @@ class TestLifecycle:
         assert scaled.desired() == 1
 
     async def test_draining_machine_does_not_count_as_capacity(self, scaled: ScaledFleet) -> None:
-        """After a rebalance recommendation the instance stays until its worker has finished its job."""
+        """After a rebalance recommendation, the instance is kept until its worker has finished its job."""
         await scaled.submit()
         await scaled.round()
         [old] = await scaled.boot()

@@ -160,7 +160,7 @@ async def test_terminating_pods_are_not_capacity(fleet: ClusterFleet) -> None:
     assert await fleet.count() == 1
 
 
-async def test_worker_outside_the_cluster_is_capacity_but_no_replica(fleet: ClusterFleet) -> None:
+async def test_worker_outside_the_cluster_counts_as_capacity_but_not_as_a_replica(fleet: ClusterFleet) -> None:
     await fleet.scale(min_machines=3)
     fleet.cluster.add("pod")
     for name in ("pod", "elsewhere"):
@@ -184,7 +184,7 @@ async def test_each_changed_decision_is_recorded_once(fleet: ClusterFleet) -> No
         return list((await views.decisions(Stage.PRODUCTION, FLEET, limit=10)).items)
 
     await fleet.enqueue(1)
-    # Another scaler, or this one after a restart, decides the same.
+    # Another scaler, or this one after a restart, makes the same decision.
     for decisions in (fleet.inside, fleet.inside, fleet.outside):
         await decisions.desired_replicas(Stage.PRODUCTION, FLEET)
     (first,) = await recorded()
@@ -264,7 +264,7 @@ async def test_job_submitted_in_another_process_activates_the_fleet(shared: Worl
 
 @asynccontextmanager
 async def listening(world: World) -> AsyncIterator[Engine]:
-    """An engine with its own notification channel, as in another process."""
+    """Yield an engine with its own notification channel, as in another process."""
     async with Engine(world.engine.settings) as engine:
         assert isinstance(engine.notify_channel, PostgresNotifyChannel)
         await engine.notify_channel.start()

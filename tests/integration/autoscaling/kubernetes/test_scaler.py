@@ -51,7 +51,7 @@ def decisions() -> FakeDecisions:
 
 @pytest.fixture
 async def keda(decisions: FakeDecisions) -> AsyncIterator[Keda]:
-    """The tick is longer than any test, so only wakeups cause a new decision."""
+    """Yield a client of a scaler. Its tick is longer than any test, so only wakeups cause new decisions."""
     scaler = serve_scaler(
         decisions.desired_replicas, decisions.wakeup.wait, bind="127.0.0.1:0", tick_seconds=LONG_SECONDS
     )

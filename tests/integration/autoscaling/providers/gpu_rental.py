@@ -11,9 +11,9 @@ TOKEN = "a token of the rental"
 
 
 class Rental:
-    """Machines stay `starting` until `boot` is called.
+    """A fake rental. Its machines remain `starting` until `boots` is set.
 
-    `throttled` is the number of next calls that are throttled, `full` the answer to orders.
+    `throttled` is the number of calls to throttle, `refusal_status` the status of the answer to orders, if any.
     """
 
     def __init__(self) -> None:

@@ -131,7 +131,8 @@ Script = Callable[[str], ProviderFleet]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """A fleet whose script is these lines of Python; it has its subcommand in `action` and its input in `request`."""
+    """Return a function that creates a fleet whose script is these lines of Python. The script has its subcommand in
+    `action`, and its input in `request`."""
 
     def write(lines: str) -> ProviderFleet:
         path = tmp_path / "programs" / "script"
@@ -243,7 +244,7 @@ async def test_existing_key_is_not_launched_again(script: Script, tmp_path: Path
 
 
 async def test_background_process_of_a_script_does_not_delay_its_result(script: Script, tmp_path: Path) -> None:
-    """It keeps the script's output open, which never ends."""
+    """The background process keeps the script's output open, so the output never ends."""
     fleet = script(
         "import subprocess\n"
         f"child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"

@@ -101,7 +101,7 @@ class LocalSite(Site):
         return ProviderFleet(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
 
     def processes(self, fleet: ProviderFleet | None = None) -> set[int]:
-        """Processes that are a machine, or that are about to check whether they are."""
+        """Return the processes that run a machine, or that are about to check whether they may run it."""
         prefix = str(self.folder if fleet is None else self.folder / fleet.stage / fleet.slug)
         found = set()
         for process in psutil.process_iter():
@@ -146,7 +146,7 @@ class LocalSite(Site):
 
 
 def kill_all(pid: int) -> None:
-    """Like a power loss of the host: no process can clean up."""
+    """Kill a process with its children, as in a power loss of the host: no process can clean up."""
     with suppress(psutil.Error):
         first = psutil.Process(pid)
         processes = [first, *first.children(recursive=True)]
@@ -253,7 +253,7 @@ async def test_launcher_killed_at_any_side_effect_loses_and_repeats_no_machine(
             assert [machine.key for machine in result.launched] == ["a"]
             await wait_for_file(machine_folder(site, fleet, "a") / "begun.json")
             assert await site.existing(fleet) == 1
-        # so is its end
+        # the end of the machine is in the database, too
         await other.end(fleet, [machine.id for machine in await other.observe(fleet)])
         await wait_until_left(site, other, fleet, left=[])
         assert await site.existing(fleet) == 0
@@ -287,7 +287,7 @@ async def test_order_of_a_crashed_launcher_is_carried_out_by_the_next_observer(
 async def test_order_started_twice_makes_one_machine(
     site: LocalSite,
 ) -> None:
-    """Like a leader that crashes after it started one, and a successor that starts another."""
+    """A leader crashes after it started a process, and its successor starts another one."""
     fleet = await site.fleet()
     provider = site.provider()
     await provider.launch(fleet, orders("a"), total=1)
@@ -349,7 +349,7 @@ async def test_simulator_of_a_machine_has_a_secret_that_only_its_worker_gets(sit
 
 
 async def test_every_listening_socket_of_a_machine_needs_a_credential(site: LocalSite) -> None:
-    """Other users of the host can find and reach every port. By default a machine runs the real simulator."""
+    """Other users of the host can find and reach every port. By default, a machine runs the real simulator."""
     site.options = {"grace_seconds": 5.0}
     fleet = await start_machines(site, site.provider(), "a")
     process = json.loads((machine_folder(site, fleet, "a") / "begun.json").read_text())["pid"]
@@ -501,7 +501,7 @@ def test_fleets_can_set_only_existing_worker_settings() -> None:
 async def test_fleet_with_a_maximum_of_0_ends_its_machines_and_a_paused_one_keeps_them(
     site: LocalSite, world: World
 ) -> None:
-    """The advice of `fleet deprovision` and of the removal of a fleet."""
+    """`fleet deprovision` and the removal of a fleet advise operators to do this."""
     slug = await world.fleet(await world.workflow())
     await world.engine.workers.fleets.change(
         stage=Stage.PRODUCTION,
