@@ -88,7 +88,7 @@ def _lock_wallet(_dialect: str) -> Executable:
 
 
 async def take_space(tx: Tx, tenant_id: str, more_bytes: int) -> int:
-    """Add to the space that a tenant takes up, and return the new total. The wallet must exist."""
+    """Change the space that a tenant takes up, and return the new total. The wallet must exist."""
     own = token_wallets.c.tenant_id == tenant_id
     query = update(token_wallets).where(own).values(space_bytes=token_wallets.c.space_bytes + more_bytes)
     return int(await tx.scalar(query.returning(token_wallets.c.space_bytes)) or 0)
