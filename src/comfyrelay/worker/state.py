@@ -192,5 +192,5 @@ def _read(path: Path, name: str) -> str | None:
 
 
 def _write(path: Path, text: str, *, is_durable: bool = False) -> None:
-    """Write a file atomically. It contains a token or user text, so only the owner may read it."""
+    """Write a file atomically. Only the owner may read the file, because it contains a token or user text."""
     atomic.write(path, text.encode(), mode=0o600, is_durable=is_durable)

@@ -131,7 +131,7 @@ def running_nodes(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]
             if node.type in editor_only_nodes.VIRTUAL or node.is_off:
                 continue
             if is_broadcaster(node) and sources.definition(node) is None:
-                # The links that it adds replace the node.
+                # This node is replaced by the links that it adds.
                 continue
             if (inside := sources.inside(scope, node)) is not None:
                 # Counted here, because many pending scopes would use memory before the first is checked.

@@ -15,7 +15,7 @@ from comfyrelay.comfyui.graphs.file_names import PREFIX, replace_texts, texts_of
 from comfyrelay.comfyui.graphs.graph import Graph
 
 _NAME = "Node name for S&R"
-# A limit is needed: muted subgraphs are searched too, but were not counted by the conversion.
+# Limited, because muted subgraphs are also searched, but were not counted by the conversion.
 _MAX_SEARCHED = 20_000
 
 
