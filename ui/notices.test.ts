@@ -16,18 +16,18 @@ function describePackage(more: object) {
   writeFileSync(join(folder, "package.json"), JSON.stringify({ name: "demo", version: "1.0.0", ...more }));
 }
 
-test("a package is listed with its licence text", () => {
+test("a package is listed with its license text", () => {
   describePackage({ license: "ISC" });
   writeFileSync(join(folder, "LICENSE.md"), "Copyright Ada\n");
   expect(writeNotices([readPackage(folder)])).toContain("demo 1.0.0 (ISC)\n\nCopyright Ada\n");
 });
 
-test("a package that only names the MIT licence gets its text, with the author", () => {
+test("a package that only names the MIT license gets its text, with the author", () => {
   describePackage({ license: "MIT", author: { name: "Ada" } });
   expect(readPackage(folder).text).toContain("Copyright (c) Ada");
 });
 
-test("a package without a licence text stops the build", () => {
+test("a package without a license text stops the build", () => {
   describePackage({ license: "ISC", author: "Ada" });
-  expect(() => readPackage(folder)).toThrow("demo 1.0.0 has no licence text");
+  expect(() => readPackage(folder)).toThrow("demo 1.0.0 has no license text");
 });

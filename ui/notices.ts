@@ -12,16 +12,16 @@ interface BundledPackage {
 const LICENSE_FILE = /^(licen[cs]e|copying)(\.(md|txt))?$/i;
 const RULE = "-".repeat(80);
 
-/** Fails if a package has no licence: the wheel must not contain it. */
+/** Fails if a package has no license: the wheel must not contain it. */
 export function readPackage(folder: string): BundledPackage {
   const { name, version, license, author } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
   const file = readdirSync(folder).find((each) => LICENSE_FILE.test(each));
   const text = file ? readFileSync(join(folder, file), "utf8").trim() : license === "MIT" && author && mit(author);
-  if (!license || !text) throw new Error(`${name} ${version} has no licence text, so it cannot be bundled.`);
+  if (!license || !text) throw new Error(`${name} ${version} has no license text, so it cannot be bundled.`);
   return { name, version, license, text };
 }
 
-/** A few packages name their licence and author without the text. */
+/** A few packages name their license and author without the text. */
 function mit(author: string | { name: string }): string {
   return `MIT License
 
@@ -54,13 +54,13 @@ function packageOf(file: string): string | undefined {
 export function writeNotices(packages: readonly BundledPackage[]): string {
   const parts = packages.map(({ name, version, license, text }) => `${name} ${version} (${license})\n\n${text}\n`);
   return [
-    "The web app of ComfyRelay contains these packages, each under its own licence. ComfyRelay itself is licensed under\n" +
+    "The web app of ComfyRelay contains these packages, each under its own license. ComfyRelay itself is licensed under\n" +
       "the Apache License 2.0.\n",
     ...parts,
   ].join(`\n${RULE}\n\n`);
 }
 
-/** Writes the licences of all bundled packages and fonts: a text for users, and a list for the SBOM. */
+/** Writes the licenses of all bundled packages and fonts: a text for users, and a list for the SBOM. */
 export const notices = (): Plugin => ({
   name: "notices",
   apply: "build",

@@ -1,7 +1,7 @@
-"""Writes `openapi.json`, the API schema that the types of the web app are generated from.
+"""Write `openapi.json`, the API schema from which the types of the web app are generated.
 
-python ui/openapi.py            write it
-python ui/openapi.py --check    check that it is up to date
+python ui/openapi.py            write the schema
+python ui/openapi.py --check    check that the schema is up to date
 """
 
 import json
@@ -18,7 +18,7 @@ PLACE = Path(__file__).parent / "openapi.json"
 
 
 def schema() -> str:
-    """The schema of all routes for users, administrators and desks."""
+    """Return the schema of all routes for users, administrators and desks."""
     app = FastAPI(title="ComfyRelay", version="1", responses={422: {"model": Problem}})
     for router in (*user.ROUTERS, *admin.ROUTERS, *operations.ROUTERS, *DESK_ROUTERS):
         app.include_router(router.load())

@@ -17,8 +17,8 @@ const JOBS =
 const LINK = /^ *<link rel="(stylesheet|modulepreload)"[^>]*>\n/gm;
 const MAIN = /^ *<script type="module"[^>]*><\/script>\n/m;
 
-/** Writes a page for each area that preloads all its chunks, so that they are fetched in parallel. Stylesheets come after
- * the first paint, which does not wait for them; scripts do. */
+/** Writes a page for each area that preloads all its chunks, so that they are fetched in parallel. Stylesheets are
+ * linked at the end of the page: the first paint does not wait for them, but scripts do. */
 const pages = (): Plugin => ({
   name: "pages",
   apply: "build",

@@ -511,11 +511,11 @@ async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
             await receiver.wait_for(2)
             await expect(row).to_contain_text("Dead")
             await expect(row.get_by_role("link", name="ada@example.com")).to_be_visible()
-            await expect(attention).to_contain_text("1 webhook delivery given up")
+            await expect(attention).to_contain_text("1 webhook delivery abandoned")
             await row.get_by_role("button", name="Resend").click()
             await receiver.wait_for(3)
             await expect(row).to_have_count(0)
-            await expect(attention.get_by_text("given up")).to_have_count(0)
+            await expect(attention.get_by_text("abandoned")).to_have_count(0)
         await page.get_by_role("button", name="Delivered").click()
         await expect(row).to_contain_text("Delivered")
 

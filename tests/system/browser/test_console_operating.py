@@ -281,7 +281,7 @@ async def test_completed_job_is_shown_refunded_and_run_again_for_free(admin: Pag
     seen = panel.get_by_role("region", name="Customer's view")
     await expect(seen.get_by_role("img").first).to_be_visible()
     await seen.get_by_role("button", name=re.compile("^Refund")).click()
-    await confirm(admin, await refund_of(system, server.done), says="gets back what this job has cost")
+    await confirm(admin, await refund_of(system, server.done), says="gets back the cost of this job")
     await expect(admin.get_by_text(re.compile(r"^Refunded \d+ token")).first).to_be_visible()
     await expect(seen.get_by_role("button", name=re.compile("^Refund"))).to_have_count(0)
     await seen.get_by_role("button", name="Run again for free").click()

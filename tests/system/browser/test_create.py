@@ -168,7 +168,7 @@ async def test_dropped_empty_file_is_explained_next_to_it(driver: PageDriver) ->
 
 async def test_text_named_as_an_image_is_refused_by_its_name(driver: PageDriver) -> None:
     notes = ("notes.png", "image/png", b"<html>404 Not Found</html>")
-    text = "notes.png is not an image, but a text, such as an error page that was saved."
+    text = "notes.png is a text file, not an image. It may be a saved error page."
     await driver.drop(notes)
     await expect(driver.page.get_by_text(text).first).to_be_visible()
     # next to another file, at its field

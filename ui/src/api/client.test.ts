@@ -37,7 +37,7 @@ describe("the client", () => {
     expect(here("https://bucket.example.com/a.png")).toBe("https://bucket.example.com/a.png");
   });
 
-  it("sends a request again after the session was renewed", async () => {
+  it("repeats a request after the session was renewed", async () => {
     let isIn = false;
     vi.stubGlobal(
       "fetch",

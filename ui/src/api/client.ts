@@ -34,7 +34,7 @@ type Part<P extends keyof paths, M extends Method, K extends "path" | "query"> =
     ? Exclude<Given[K], undefined>
     : never
   : never;
-/** Query parameters are sent as text, so every one may be given as text. The server validates them. */
+/** Each query parameter may be given as text, because it is sent as text. The server validates it. */
 type Query<Q> = { [K in keyof Q]: Q[K] | string };
 type Asked<P extends keyof paths, M extends Method> = ([Part<P, M, "path">] extends [never]
   ? unknown
@@ -61,10 +61,10 @@ interface Options {
   version?: Version;
 }
 
-/** The version of an object that the user has seen: a change of another version is refused. */
+/** The version of an object that the user has seen. The server refuses to change any other version. */
 export type Version = string | undefined;
 
-/** The version of an object that the server sent with one. */
+/** The version that the server sent with an object. */
 export const etagOf = (data: object): Version => (data as { etag?: string }).etag;
 
 /** A successful response: the data, and a message for the user. */
@@ -74,7 +74,7 @@ export interface Answer<T> {
 }
 
 let isLeaving = false;
-// before other listeners, which may send their last requests
+// runs before other listeners, which may send their last requests
 for (const kind of ["pagehide", "pageshow"]) {
   addEventListener(
     kind,
@@ -105,7 +105,7 @@ export async function call<T = unknown>(
         },
         body: body === undefined ? null : stringify(body),
         signal: signal ?? null,
-        // the browser finishes such a request when the page is gone
+        // the browser finishes the request after the page is closed
         keepalive: isLeaving,
       }));
     text = await answer.text();

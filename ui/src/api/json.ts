@@ -1,5 +1,5 @@
-// Seeds have 64 bits, more than a JavaScript number can hold. Such numbers are the only ones in our JSON with 16 or more
-// digits. They are parsed and stringify as marked strings, and appear as `bigint` in between.
+// Seeds have 64 bits, more than a JavaScript number can hold. They are the only numbers in our JSON with 16 or more
+// digits. Parsing and writing turn them into marked strings; in memory they are `bigint`.
 const MARK = "\u0000whole:";
 const LONG = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
 const MANY_DIGITS = /\d{16}/;
@@ -21,12 +21,12 @@ export const parse = (text: string): unknown =>
           typeof value === "string" && value.startsWith(MARK) ? whole(value.slice(MARK.length)) : value,
       );
 
-/** Writes JSON with large integers. */
+/** Writes JSON without rounding large integers. */
 export const stringify = (value: unknown, indent?: number): string =>
   JSON.stringify(value, (_key, each: unknown) => (typeof each === "bigint" ? `${MARK}${each}` : each), indent).replace(
     MARKED,
     "$1",
   );
 
-/** Strings as they are, other values as JSON. */
+/** Returns strings unchanged and other values as JSON. */
 export const textOf = (value: unknown): string => (typeof value === "string" ? value : stringify(value));

@@ -3,7 +3,7 @@ import type { Page } from "./types";
 /** Guards against endless lists. */
 const MAX_PAGES = 50;
 
-/** Fetches all pages of a list. A page of large items may have fewer than its limit. */
+/** Fetches all pages of a list. A page of large items may have fewer items than its limit. */
 export async function fetchAllPages<T>(ask: (cursor: string | null) => Promise<Page<T>>): Promise<T[]> {
   const found: T[] = [];
   let cursor: string | null = null;

@@ -19,7 +19,7 @@ export class Problem extends Error {
     /** such as "conflict" */
     readonly kind = "",
     readonly missing: readonly Missing[] = [],
-    /** your workflow that has the name already */
+    /** the user's workflow that already has the name */
     readonly workflowSlug = "",
   ) {
     super(text);

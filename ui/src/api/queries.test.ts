@@ -1,7 +1,7 @@
 import { QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Problem } from "./problem";
-import { effects, entry, filterable, keys, makeQueryClient, renewUrls, workflows } from "./queries";
+import { effects, entry, filterWorkflows, keys, makeQueryClient, renewUrls, workflows } from "./queries";
 
 type Entry = NonNullable<Awaited<ReturnType<NonNullable<typeof entry.queryFn>>>>;
 
@@ -11,7 +11,7 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-function observing(key: readonly string[]) {
+function observeQuery(key: readonly string[]) {
   const client = makeQueryClient();
   client.setQueryData(entry.queryKey, { is_desk: false, url_seconds: 100 } as Entry);
   const queryFn = vi.fn(async () => ({ url: "signed" }));
@@ -20,8 +20,8 @@ function observing(key: readonly string[]) {
 }
 
 describe("file URLs", () => {
-  it("are renewed before they expire, also if posters have half of their time left", async () => {
-    const { queryFn, stop } = observing(keys.job("a"));
+  it("are renewed before they expire, even if poster URLs are already half expired", async () => {
+    const { queryFn, stop } = observeQuery(keys.job("a"));
     await vi.advanceTimersByTimeAsync(39_000);
     expect(queryFn).toHaveBeenCalledTimes(1);
     await vi.advanceTimersByTimeAsync(2000);
@@ -32,7 +32,7 @@ describe("file URLs", () => {
   });
 
   it("keep their age when only the progress changes", async () => {
-    const { client, queryFn, stop } = observing(keys.job("a"));
+    const { client, queryFn, stop } = observeQuery(keys.job("a"));
     await vi.advanceTimersByTimeAsync(30_000);
     const updatedAt = client.getQueryState(keys.job("a"))?.dataUpdatedAt ?? 0;
     client.setQueryData(keys.job("a"), { url: "signed", progress: 1 }, { updatedAt });
@@ -42,7 +42,7 @@ describe("file URLs", () => {
   });
 
   it("are requested again when one fails", async () => {
-    const { client, queryFn, stop } = observing(keys.job("a"));
+    const { client, queryFn, stop } = observeQuery(keys.job("a"));
     await vi.advanceTimersByTimeAsync(0);
     renewUrls(client);
     await vi.advanceTimersByTimeAsync(0);
@@ -51,7 +51,7 @@ describe("file URLs", () => {
   });
 
   it("do not cause queries without URLs to be refetched", async () => {
-    const { client, queryFn, stop } = observing(keys.wallet);
+    const { client, queryFn, stop } = observeQuery(keys.wallet);
     await vi.advanceTimersByTimeAsync(1_000_000);
     renewUrls(client);
     await vi.advanceTimersByTimeAsync(0);
@@ -99,7 +99,7 @@ it("jobs can be filtered by the workflows of the user and those behind effects",
     { workflow_slug: "wan", name: "Clip" },
     { workflow_slug: "wan", name: "Short clip" },
   ];
-  const found = filterable(own, shared);
+  const found = filterWorkflows(own, shared);
   expect(found).toHaveLength(31);
   expect(found.at(-1)).toEqual({ slug: "wan", name: "Clip, Short clip" });
 });

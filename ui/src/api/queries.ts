@@ -50,7 +50,7 @@ const URL_SECONDS = 900;
 /** Part of the lifetime after which URLs are renewed. Poster URLs may already be half expired when they arrive. */
 const FRESH_PART = 0.4;
 
-/** Milliseconds until a query must be refetched to renew its URLs; false for never. */
+/** Milliseconds until a query must be refetched to renew its URLs, or false for never. */
 function renewsIn(client: QueryClient, { queryKey, state }: Pick<Query, "queryKey" | "state">): number | false {
   if (!WITH_URLS.includes(String(queryKey[0])) || !state.dataUpdatedAt) return false;
   const seconds = client.getQueryData(entry.queryKey)?.url_seconds ?? URL_SECONDS;
@@ -208,7 +208,7 @@ export const slots = queryOptions({
   refetchInterval: REFETCH_MS,
 });
 
-/** On a desk: the reasons why ComfyUIs cannot be used. A ComfyUI that never answered has no slot. */
+/** Why ComfyUIs of a desk cannot be used. A ComfyUI that never responded has no slot. */
 export const comfyuiUnreachable = queryOptions({
   queryKey: [...keys.slots, "unreachable"] as const,
   queryFn: async ({ signal }): Promise<string[]> =>
@@ -268,7 +268,7 @@ export const workflows = queryOptions({
 });
 
 /** The workflows to filter jobs by: those of the user, and those behind effects, under the names of the effects. */
-export function filterable(
+export function filterWorkflows(
   own: readonly { slug: string; name: string }[] = [],
   shared: readonly { workflow_slug: string; name: string }[] = [],
 ): { slug: string; name: string }[] {
@@ -281,10 +281,10 @@ export function filterable(
   return [...found].map(([slug, name]) => ({ slug, name }));
 }
 
-export function useFilterable(): { slug: string; name: string }[] {
+export function useFilterWorkflows(): { slug: string; name: string }[] {
   const { data: own } = useQuery(workflows);
   const { data: shared } = useQuery(effects);
-  return useMemo(() => filterable(own, shared), [own, shared]);
+  return useMemo(() => filterWorkflows(own, shared), [own, shared]);
 }
 
 /** The effects that visitors may see. */

@@ -3,7 +3,7 @@
 
 import type { QueryClient } from "@tanstack/react-query";
 
-/** Keys of the changed queries, and ids of the marked outputs. null: any output. */
+/** Keys of the changed queries, and ids of the marked outputs; null means any output. */
 export interface TabChange {
   keys: readonly string[];
   outputs: readonly string[] | null;
@@ -17,7 +17,7 @@ const CHANGES: readonly [path: string, ...keys: string[]][] = [
   ["/api/presets", "presets"],
   ["/api/workflows", "workflows", "missing"],
 ];
-// these only read, or the event stream reports them
+// these requests change nothing, or the event stream reports their changes
 const QUIET = ["/api/gallery/zip", "/api/gallery/delete"];
 
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("comfyrelay.changes");

@@ -51,11 +51,11 @@ export async function upload(file: File, { onProgress, signal }: UploadOptions =
 const BINARY_IMAGES = /^image\/(png|jpeg|gif|webp|bmp)$/;
 const HEAD_BYTES = 4096;
 
-/** Such as an error page that was saved under the name of a picture. */
+/** Whether a file is text despite its image type, such as an error page that was saved as an image. */
 async function isTextNamedAsImage(file: File): Promise<boolean> {
   if (!BINARY_IMAGES.test(typeOf(file)) || file.size === 0) return false;
   try {
-    // `stream`: the last character may be cut
+    // `stream`: the last character may be incomplete
     const head = await file.slice(0, HEAD_BYTES).arrayBuffer();
     return !new TextDecoder("utf-8", { fatal: true }).decode(head, { stream: true }).includes("\0");
   } catch {
@@ -85,7 +85,7 @@ export function send(url: string, headers: Record<string, string>, file: File, {
     const request = new XMLHttpRequest();
     request.open("PUT", url);
     for (const [name, value] of Object.entries(headers)) {
-      // browsers set this header and forbid scripts to do so
+      // browsers set this header and do not let scripts set it
       if (name.toLowerCase() !== "content-length") request.setRequestHeader(name, value);
     }
     request.upload.onprogress = (event) => onProgress?.(event.total ? event.loaded / event.total : 0);

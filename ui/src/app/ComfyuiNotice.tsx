@@ -7,7 +7,7 @@ import { common } from "@/texts/common";
 import { settings } from "@/texts/settings";
 import styles from "./Notice.module.css";
 
-/** Says on every page why a ComfyUI of the desk cannot be used, and leads its owner to the settings. */
+/** Shows on every page why a ComfyUI of the desk cannot be used, and links the owner to the settings. */
 export function ComfyuiNotice({ onSettings }: { onSettings: () => void }) {
   const { desk, isGuest } = useSession();
   const { data = [] } = useQuery({ ...comfyuiUnreachable, enabled: desk !== null });

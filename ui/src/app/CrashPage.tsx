@@ -7,29 +7,29 @@ import styles from "./CrashPage.module.css";
 import { PageNotLoaded } from "./lazy-page";
 
 const CHECK_MS = 2000;
-/** A page that fails so soon after it was loaded would fail again. */
+/** A page that fails sooner after loading is not reloaded, because it would probably fail again. */
 const MIN_AGE_MS = 10_000;
 
-/** The server was unreachable, or after an update it no longer has the scripts of the old version. */
+/** Whether the server was unreachable, or was updated and no longer has the scripts of the old version. */
 const isConnectionError = (error: unknown): boolean =>
   error instanceof PageNotLoaded ||
   (error instanceof Problem && error.isAway) ||
   /dynamically imported|importing a module|module script|preload CSS/i.test(sentence(error));
 
-/** Reloads the page when the server answers. */
+/** Reloads the page when the server responds. */
 function useReloadWhenBack(isWaiting: boolean): void {
   useEffect(() => {
     if (!isWaiting) return;
     let wasAway = false;
-    // Read once: a page that fails soon after each load would be reloaded forever.
-    const isOld = performance.now() > MIN_AGE_MS;
+    // Read only once: a page that fails soon after each load would be reloaded forever.
+    const isOldEnough = performance.now() > MIN_AGE_MS;
     const check = async () => {
       const isAway = await get("/api/entry").then(
         () => false,
         (thrown: unknown) => thrown instanceof Problem && thrown.isDown,
       );
       wasAway ||= isAway;
-      if (!isAway && (wasAway || isOld)) location.reload();
+      if (!isAway && (wasAway || isOldEnough)) location.reload();
     };
     const timer = setInterval(() => void check(), CHECK_MS);
     void check();

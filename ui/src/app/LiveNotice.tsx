@@ -5,10 +5,10 @@ import { useLiveState } from "@/live";
 import { common } from "@/texts/common";
 import styles from "./LiveNotice.module.css";
 
-/** Longer than a normal reconnect takes, so that short interruptions stay invisible. */
+/** Longer than a normal reconnect, so that short interruptions are not shown. */
 const DELAY_MS = 1500;
 
-/** Says that the connection is lost, and when it is back. */
+/** Shows when the connection is lost and when it is restored. */
 export function LiveNotice() {
   const state = useLiveState();
   const isLost = state === "offline" || state === "reconnecting";

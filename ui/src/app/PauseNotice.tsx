@@ -4,7 +4,7 @@ import { Button } from "@/kit";
 import { common } from "@/texts/common";
 import styles from "./Notice.module.css";
 
-/** Says on every page that the queue is paused and what it holds. */
+/** Shows on every page that the queue is paused and how many jobs it holds. */
 export function PauseNotice() {
   const { isPaused, held, resume } = useQueuePause();
   return (

@@ -8,13 +8,13 @@ import styles from "./PhoneSheet.module.css";
 
 const MARGIN = 4;
 
-/** The dark squares of a QR code as the path of a drawing. */
+/** The dark squares of a QR code as an SVG path. */
 export const codePath = (rows: readonly string[]): string =>
   rows
     .flatMap((row, y) => [...row].map((each, x) => (each === "1" ? `M${x + MARGIN} ${y + MARGIN}h1v1h-1z` : "")))
     .join("");
 
-/** A QR code that signs a phone in. */
+/** Shows a QR code that signs a phone in. */
 export default function PhoneSheet({ onClose }: { onClose: () => void }) {
   const { data, error, isFetching, refetch } = useQuery({
     queryKey: ["phone-link"] as const,

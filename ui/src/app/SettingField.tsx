@@ -19,7 +19,7 @@ const shown = (value: unknown): string => asText(value) || texts.nothing;
 const byDefault = ({ default: value }: DeskSetting): string =>
   asText(value) ? texts.byDefault(asText(value)) : texts.nothing;
 
-/** One setting with its source. What the environment or the command line sets cannot be changed here. */
+/** A setting with its source. Values from the environment or the command line cannot be changed here. */
 export function SettingField({ setting, value, problem, onChange }: SettingFieldProps) {
   const isFixed = setting.source === "environment" || setting.source === "command line";
   const source = texts.sources[setting.source]?.(setting.variable) ?? setting.source;

@@ -40,7 +40,7 @@ it("the owner of a desk sees its settings and folders, and can sign out", async 
   expect(screen.queryByText(texts.guest.title)).toBeNull();
 });
 
-it("a guest may open the pages of jobs only", () =>
+it("a guest can open only the pages of jobs", () =>
   expect(["/", "/queue", "/jobs/1", "/console", "/wallet", "/studio", "/queues"].map(isGuestPage)).toEqual([
     ...[true, true, true],
     ...[false, false, false, false],

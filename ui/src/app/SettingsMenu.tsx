@@ -15,7 +15,7 @@ import { THEMES, type Theme, useTheme } from "./theme";
 async function signOut(isDesk: boolean): Promise<void> {
   try {
     await post("/api/logout");
-    // without a session, every page of a desk asks for the password or says how to open it
+    // without a session, every page of a desk asks for the password or explains how to open the desk
     location.assign(isDesk ? "/" : "/sign-in");
   } catch (thrown) {
     toastProblem(thrown);

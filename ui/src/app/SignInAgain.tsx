@@ -30,7 +30,7 @@ export default function SignInAgain() {
         id={form}
         email={me.email}
         onSignedIn={(user) => {
-          // the page shows the data of another user
+          // the open page shows the data of the previous user
           if (user.id !== me.id) return location.assign("/");
           completeSignIn();
           reconnect();

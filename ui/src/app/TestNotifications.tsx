@@ -7,7 +7,7 @@ import styles from "./SettingsSheet.module.css";
 
 type Result = components["schemas"]["NotificationTestResult"];
 
-/** Sends a test to the addresses as they are now, saved or not. */
+/** Sends a test to the current addresses, whether saved or not. */
 export function TestNotifications({ urls }: { urls: readonly string[] }) {
   const [results, setResults] = useState<readonly Result[]>([]);
   const [isBusy, setBusy] = useState(false);

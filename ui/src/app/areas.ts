@@ -29,6 +29,6 @@ export const areasOf = (role: Role): readonly Area[] => AREAS.filter((each) => e
 
 const GUEST_PAGES = ["/create", "/queue", "/gallery", "/jobs"];
 
-/** Whether guests of a desk may open a page. The server refuses the requests of all others. */
+/** Whether guests of a desk may open a page. The server refuses their requests for other pages. */
 export const isGuestPage = (path: string): boolean =>
   path === "/" || GUEST_PAGES.some((each) => path === each || path.startsWith(`${each}/`));

@@ -29,7 +29,7 @@ test.each(Object.entries(areas))("%s prefetches exactly the requests that its pa
   expect(prefetchPaths(path, "", zone)).toEqual(requested);
 });
 
-test("a URL with search parameters prefetches only what all pages need", () => {
+test("a URL with search parameters prefetches only the requests that all pages need", () => {
   expect(prefetchPaths("/queue", "?status=failed", zone)).toEqual(["/api/me", "/api/entry", "/api/queue/counts"]);
 });
 

@@ -1,4 +1,4 @@
-// What the owner of a desk opens from the settings menu and the palette.
+// Sheets that the owner of a desk opens from the settings menu and the palette.
 
 import { Cpu, Settings2, Smartphone } from "lucide-react";
 import { desk } from "@/texts/desk";

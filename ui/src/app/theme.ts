@@ -6,7 +6,7 @@ export type Theme = (typeof THEMES)[number];
 
 const ONE_YEAR_SECONDS = 31_536_000;
 
-/** The chosen theme. A cookie tells the server, which renders it into the page: no flash of the wrong theme. */
+/** The chosen theme. It is also a cookie, so that the server renders pages in this theme without a flash of another. */
 export function useTheme(): [Theme, (theme: Theme) => void] {
   const [value, set] = useLocalStorage("theme");
   const theme: Theme = value === "dark" || value === "light" ? value : "system";

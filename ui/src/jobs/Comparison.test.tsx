@@ -20,7 +20,7 @@ const show = (...[input, output]: ReturnType<typeof file>[]) =>
     </QueryClientProvider>,
   );
 
-it("plays, pauses and lets the result be heard", () => {
+it("plays and pauses with the sound of the output", () => {
   vi.spyOn(HTMLMediaElement.prototype, "play").mockResolvedValue(undefined);
   const paused = vi.spyOn(HTMLMediaElement.prototype, "pause").mockReturnValue(undefined);
   show(file("/in.mp4"), file("/out.mp4"));

@@ -14,7 +14,7 @@ import {
 } from "lucide-react";
 import type { MenuItem } from "@/kit";
 import { queue as texts } from "@/texts/queue";
-import { type ActionTarget, canPrioritise, type JobAction, PRIORITIES } from "./actions";
+import { type ActionTarget, canPrioritize, type JobAction, PRIORITIES } from "./actions";
 
 export const ACTION_ICONS: Readonly<Record<JobAction, LucideIcon>> = {
   pause: Pause,
@@ -61,7 +61,7 @@ export const actionItem = (action: JobAction, target: ActionTarget, run: () => v
 
 /** Menu items for the three priorities, if the priority can change. */
 export const priorityItems = (target: ActionTarget, set: (priority: number) => void): MenuItem[] =>
-  canPrioritise(target)
+  canPrioritize(target)
     ? (["high", "normal", "low"] as const).map((each) => ({
         name: `${texts.priority}: ${texts.priorities[each]}`,
         isOn: target.priority === PRIORITIES[each],

@@ -54,7 +54,7 @@ export const targetOfJob = (job: Job): ActionTarget => ({
 export const PRIORITIES = { high: 10, normal: 0, low: -10 } as const;
 
 /** Only waiting and paused jobs can change their priority. */
-export const canPrioritise = ({ status, counts, isBatch }: ActionTarget): boolean =>
+export const canPrioritize = ({ status, counts, isBatch }: ActionTarget): boolean =>
   isBatch ? countOf(counts, "queued", "paused") > 0 : ["waiting", "queued", "paused"].includes(status);
 
 /** The available actions, the most likely first. */
@@ -90,7 +90,7 @@ function batchActions({ counts, hasSeed = false, fetched = 0 }: ActionTarget): J
   if (counts.processing) found.push("pauseNow");
   if (countOf(counts, "queued", "paused") > fetched) found.push(...MOVES);
   if (counts.failed) found.push("retry", ...(hasSeed ? (["retrySeeds"] as const) : []));
-  // while other jobs are active, the canceled ones are not offered again
+  // while other jobs are active, a retry of the canceled ones is not offered
   if (counts.canceled && !active) found.push("retryCanceled");
   if (active) found.push("cancel");
   else found.push("again", ...(hasSeed ? (["againSeeds"] as const) : []), "delete");
@@ -100,7 +100,7 @@ function batchActions({ counts, hasSeed = false, fetched = 0 }: ActionTarget): J
 export interface BulkSelection {
   ids?: string[];
   filter?: { status?: string; batch_id?: string; workflow?: string; q?: string; in_queue?: boolean };
-  /** When the jobs were counted. Jobs that match the filter since then are left out. */
+  /** When the jobs were counted. Jobs that matched the filter later are left out. */
   as_of?: string;
 }
 

@@ -39,7 +39,7 @@ describe("a job error", () => {
     expect(explained.details).toContain("OOM: no\nline 1");
   });
 
-  it("with its own advice gets no other advice", () => {
+  it("that includes advice gets no other advice", () => {
     expect(explainError("The sides differ. Use one size.", null)).toEqual({
       cause: "The sides differ.",
       advice: "Use one size.",
@@ -86,7 +86,7 @@ describe("running a job again", () => {
     value("steps", { value: 20, is_default: true }),
   ];
 
-  it("takes a shell command with all changed values, quoted", () => {
+  it("offers a shell command with all changed values, quoted", () => {
     expect(shellCommand(job, about(inputs))).toBe(
       "comfyrelay run portrait --set image=f1 --set mask=f2 --set 'prompt=it'\\''s a lake' " +
         "--set seed=18446744073709551615",
@@ -101,7 +101,7 @@ describe("running a job again", () => {
     );
   });
 
-  it("takes a curl command that keeps all digits of a seed, has all files, and says which token it needs", () => {
+  it("offers a curl command with all digits of a seed, all files and a note about the token", () => {
     const text = curlCommand({ ...job, input_file_id: "f1" }, about(inputs), "http://here", "k");
     expect(text).toContain('"seed": 18446744073709551615');
     expect(text).toContain('"mask": "f2"');
@@ -112,7 +112,7 @@ describe("running a job again", () => {
   });
 });
 
-it("only media can become an input, by the number that an output keeps when others are deleted", () => {
+it("only media can become an input, identified by a number that does not change when others are deleted", () => {
   const output = (name: string, number: number, mime_type = "image/png") => ({
     url: `/files/${name}`,
     filename: name,

@@ -15,10 +15,10 @@ export function isStartingAgain(job: Pick<Job, "progress">): boolean {
   return job.progress?.phase === "starting again";
 }
 
-/** A job with fewer steps done is not almost done, although its usual time is over. */
+/** A job with fewer steps done is not shown as almost done, even if its usual time is over. */
 const LAST_STEPS = 0.8;
 
-/** The estimated rest of a job. */
+/** The estimated remaining time of a job. */
 export function leftText(seconds: number, step: number, steps: number): string {
   if (seconds >= 1) return queue.left(duration(seconds));
   return steps && step / steps < LAST_STEPS ? queue.longer : queue.almost;

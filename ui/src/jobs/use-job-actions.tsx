@@ -59,7 +59,7 @@ export function useJobActions({ onCreated, onDeleted }: Callbacks = {}) {
     const apply = (selection: BulkSelection) =>
       call<BulkDone>("POST", "/api/ai-jobs/bulk", { action, ...selection, ...options });
     try {
-      // deletes have no order, and are started at once, for a page that is about to close
+      // deletes need no order, and all start at once, because the page may be about to close
       const started = action === "delete" ? await Promise.all(selections.map(apply)) : [];
       for (const [index, selection] of selections.entries()) {
         const { data } = started[index] ?? (await apply(selection));
@@ -89,12 +89,12 @@ export function useJobActions({ onCreated, onDeleted }: Callbacks = {}) {
       title: isBatch ? ask.deleteBatchTitle : ask.deleteTitle,
       text: isBatch ? ask.deleteBatchText : ask.deleteText,
       files: about?.deleted_with_it ?? [],
-      yes: ask.deleteYes,
+      yes: ask.confirmDelete,
       ...((isBatch || about?.deleted_with_it.length) && { option: ask.keepFiles }),
     });
     if (!confirmed) return;
     const keepFiles = confirmed.isOptionOn;
-    deleteWithUndo([id], isBatch ? ask.batchGoes : ask.jobGoes, () =>
+    deleteWithUndo([id], isBatch ? ask.batchPending : ask.jobPending, () =>
       thenRefetchQueue(
         isBatch
           ? bulk("delete", [{ filter: { batch_id: id } }], { keep_files: keepFiles })
@@ -115,10 +115,10 @@ export function useJobActions({ onCreated, onDeleted }: Callbacks = {}) {
 
   async function cancel({ id, isBatch, counts }: ActionTarget): Promise<void> {
     const active = activeOf(counts);
-    // a single job is canceled without a question: retry brings it back
+    // a single job is canceled without confirmation, because it can be retried
     if (isBatch && active > 1) {
       const { ask } = texts;
-      if (!(await confirm({ title: ask.cancelTitle(active), text: ask.cancelText, yes: ask.cancelYes }))) return;
+      if (!(await confirm({ title: ask.cancelTitle(active), text: ask.cancelText, yes: ask.confirmCancel }))) return;
     }
     await send(() => call("POST", `${pathOf({ id, isBatch })}/cancel`));
   }

@@ -1,4 +1,4 @@
-// Pauses and resumes the whole queue. While it is paused, no job starts, also none that is added later.
+// Pauses and resumes the whole queue. While it is paused, no job starts, including jobs added later.
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { post } from "@/api/client";

@@ -38,7 +38,7 @@ describe("a dialog", () => {
     expect(screen.queryByRole("button", { name: "Close" })).toBeNull();
   });
 
-  it("takes the shortcuts of the page", async () => {
+  it("disables the shortcuts of the page", async () => {
     await renderDialog(<Dialog isOpen onClose={vi.fn()} title="New collection" />);
     expect(document.querySelector("[data-owns-keys]")).not.toBeNull();
   });

@@ -3,23 +3,23 @@
 /** Larger drift is corrected. Smaller drift is invisible, and each correction drops a frame. */
 export const MAX_DRIFT_SECONDS = 0.08;
 
-type Playing = Pick<
+type PlayableVideo = Pick<
   HTMLVideoElement,
   "currentTime" | "duration" | "paused" | "play" | "pause" | "addEventListener" | "removeEventListener"
 >;
 
 export class PlaybackSync {
-  private readonly videos = new Set<Playing>();
-  private readonly watching = new Set<() => void>();
-  private isWanted = false;
+  private readonly videos = new Set<PlayableVideo>();
+  private readonly listeners = new Set<() => void>();
+  private shouldPlay = false;
 
   readonly watch = (listener: () => void): (() => void) => {
-    this.watching.add(listener);
-    return () => void this.watching.delete(listener);
+    this.listeners.add(listener);
+    return () => void this.listeners.delete(listener);
   };
 
   get isPlaying(): boolean {
-    return this.isWanted;
+    return this.shouldPlay;
   }
 
   get length(): number {
@@ -31,19 +31,19 @@ export class PlaybackSync {
   }
 
   /** Adds a video. Returns a function that removes it. */
-  add(video: Playing): () => void {
+  add(video: PlayableVideo): () => void {
     this.videos.add(video);
     const follow = () => {
       if (video === this.leader) this.follow();
     };
     const ended = () => {
-      if (video !== this.leader || !this.isWanted) return;
+      if (video !== this.leader || !this.shouldPlay) return;
       this.seek(0);
       this.play();
     };
     const known = () => {
       this.seek(this.time);
-      if (this.isWanted) this.start(video);
+      if (this.shouldPlay) this.start(video);
       this.notify();
     };
     video.addEventListener("timeupdate", follow);
@@ -59,20 +59,20 @@ export class PlaybackSync {
   }
 
   play(): void {
-    this.isWanted = true;
+    this.shouldPlay = true;
     for (const each of this.videos) this.start(each);
     this.notify();
   }
 
   pause(): void {
-    this.isWanted = false;
+    this.shouldPlay = false;
     for (const each of this.videos) each.pause();
     // align all videos at the same moment
     this.seek(this.time);
   }
 
   toggle(): void {
-    if (this.isWanted) this.pause();
+    if (this.shouldPlay) this.pause();
     else this.play();
   }
 
@@ -81,7 +81,7 @@ export class PlaybackSync {
     this.notify();
   }
 
-  private start(video: Playing): void {
+  private start(video: PlayableVideo): void {
     // a shorter video that has ended waits for the others
     if (lengthOf(video) && this.time >= lengthOf(video) && video !== this.leader) return;
     video.play().catch(() => undefined);
@@ -97,15 +97,15 @@ export class PlaybackSync {
     this.notify();
   }
 
-  private get leader(): Playing | undefined {
-    let found: Playing | undefined;
+  private get leader(): PlayableVideo | undefined {
+    let found: PlayableVideo | undefined;
     for (const each of this.videos) if (!found || lengthOf(each) > lengthOf(found)) found = each;
     return found;
   }
 
   private notify(): void {
-    for (const each of this.watching) each();
+    for (const each of this.listeners) each();
   }
 }
 
-const lengthOf = ({ duration }: Pick<Playing, "duration">): number => (Number.isFinite(duration) ? duration : 0);
+const lengthOf = ({ duration }: Pick<PlayableVideo, "duration">): number => (Number.isFinite(duration) ? duration : 0);

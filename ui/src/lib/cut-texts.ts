@@ -1,6 +1,6 @@
 // Shows the whole text on hover where a text is cut with an ellipsis.
 
-const ours = new WeakSet<Element>();
+const titled = new WeakSet<Element>();
 
 function isCut(element: HTMLElement): boolean {
   const { textOverflow, webkitLineClamp } = getComputedStyle(element);
@@ -11,13 +11,13 @@ function isCut(element: HTMLElement): boolean {
 /** Sets the title of a cut text under the pointer. Other titles stay. */
 export function titleCutText({ target }: Event): void {
   for (let element = target; element instanceof HTMLElement; element = element.parentElement) {
-    if (element.title && !ours.has(element)) return;
+    if (element.title && !titled.has(element)) return;
     if (isCut(element)) {
       element.title = element.textContent ?? "";
-      ours.add(element);
+      titled.add(element);
       return;
     }
     // it fits now
-    if (ours.delete(element)) element.removeAttribute("title");
+    if (titled.delete(element)) element.removeAttribute("title");
   }
 }

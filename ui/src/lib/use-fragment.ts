@@ -5,6 +5,6 @@ const subscribe = (changed: () => void) => {
   return () => removeEventListener("hashchange", changed);
 };
 
-/** The part of the URL after `#`, which browsers do not send to the server. A link that is opened in a tab which shows
- * its page already changes only this part, and loads nothing. */
+/** The part of the URL after `#`, which browsers do not send to the server. If a tab
+ * already shows the page of a link, opening the link changes only this part and loads nothing. */
 export const useFragment = (): string => useSyncExternalStore(subscribe, () => location.hash.slice(1));

@@ -47,10 +47,10 @@ export const dispatches = {
   bulk: {
     actions: { cancel: "Cancel", retry: "Retry", run_free: "Run again for free", refund: "Refund" },
     about: {
-      cancel: "Workers stop running jobs. Customers get their tokens back.",
+      cancel: "Running jobs are stopped. Customers get their tokens back.",
       retry: "Failed and canceled jobs run again. Customers pay for them.",
       run_free: "Ended jobs run again. Customers pay nothing.",
-      refund: "Customers get back what completed jobs have cost, once per job.",
+      refund: "Customers get back the cost of completed jobs, once per job.",
     },
     no: "Back",
     confirm: (action: string, count: number) => `${action}: ${plural(count, "job")}?`,
@@ -67,7 +67,7 @@ export const dispatches = {
     refund: (tokens: number) => `Refund ${plural(tokens, "token")}`,
     refunded: (tokens: number) => `Refunded ${plural(tokens, "token")}.`,
     refundTitle: (tokens: number) => `Refund ${plural(tokens, "token")}?`,
-    refundAbout: (email: string | null) => `${email ?? "The customer"} gets back what this job has cost.`,
+    refundAbout: (email: string | null) => `${email ?? "The customer"} gets back the cost of this job.`,
     facts: { customer: "Customer", effect: "Effect", price: "Price", charged: "Charged", refunded: "Refunded" },
   },
   dispatch: {

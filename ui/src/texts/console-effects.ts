@@ -37,11 +37,11 @@ export const effect = {
   price: "Price",
   priceHint: "Tokens per job. Changes apply to new jobs.",
   formula: "Price formula",
-  formulaHint: "With seconds, frames, megapixels, steps and the keys of numbers: 2 + 3 * seconds. Also min and max.",
+  formulaHint: "Uses seconds, frames, megapixels, steps, keys of number fields, min and max. Example: 2 + 3 * seconds.",
   noFormula: "fixed price",
-  minimum: "Least price",
+  minimum: "Lowest price",
   maximum: "Highest price",
-  maximumHint: "Charged at most, and if the formula has no value.",
+  maximumHint: "The limit of the price. Also charged if the formula has no value.",
   maxRun: "Longest run in seconds",
   maxRunHint: "A worker stops a longer run. The job then fails and is refunded.",
   maxWait: "Maximum wait in seconds",
@@ -83,8 +83,8 @@ export const effect = {
   mapFleet: "Assign fleet",
   noWorker: (missing: readonly string[]) =>
     missing.length
-      ? `No worker can run this workflow. They are missing ${missing.join(", ")}. Its jobs will wait.`
-      : "No worker of its fleets is registered. Its jobs will wait.",
+      ? `No worker can run this workflow. Missing requirements: ${missing.join(", ")}. Its jobs will wait.`
+      : "No worker is registered in the fleets of this workflow. Its jobs will wait.",
   openWorkers: "Show workers",
   deleteTitle: (name: string) => `Delete ${name}?`,
   deleteAbout: "Users can no longer run it. Submitted jobs continue.",

@@ -51,7 +51,7 @@ const DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"
 
 /** Why machines end (`MachineEndReason`). */
 const REASONS: Readonly<Record<string, string>> = {
-  unneeded: "Not needed any more",
+  unneeded: "No longer needed",
   boot_failed: "Did not become a worker",
   gone_booting: "Disappeared while booting",
   gone: "Disappeared",
@@ -76,12 +76,12 @@ export const fleet = {
   paused: "Autoscaling paused. Jobs and workers continue.",
   resumed: "Autoscaling resumed.",
   reset: "Reset launches",
-  resetHint: "Launch again at once, after you have removed the cause of the failed launches.",
-  launchesReset: "Failed launches forgotten. The fleet launches again.",
+  resetHint: "Launch machines again immediately, once you have fixed the cause of the failed launches.",
+  launchesReset: "Failed launches cleared. The fleet launches machines again.",
   addWorker: "Add worker",
   delete: "Delete",
   deleteTitle: (name: string) => `Delete ${isolated(name)}?`,
-  deleteAbout: "You can delete a fleet once it has no workers and machines. Jobs for its workflows stay queued.",
+  deleteAbout: "You can delete a fleet once it has no workers or machines. Jobs for its workflows stay queued.",
   deleted: (name: string) => `Deleted ${isolated(name)}.`,
   now: {
     own: "This fleet",
@@ -112,7 +112,7 @@ export const fleet = {
     type: "Type",
     price: "Per hour",
     jobs: "Jobs",
-    doing: "Activity",
+    activity: "Activity",
     age: "Age",
     booting: (seconds: number) => `ready in about ${duration(seconds)}`,
     busy: (seconds: number) => `busy for about ${duration(seconds)}`,
@@ -143,14 +143,14 @@ export const fleet = {
     title: "Machines",
     provider: "Launched by",
     providers: {
-      static: "You: its machines exist already",
+      static: "You: its machines already exist",
       local: "This server, on its own host",
       command: "Your script",
       aws: "AWS (Spot group)",
       kubernetes: "Kubernetes",
     } as Readonly<Record<string, string>>,
     providerHints: {
-      local: "Workers, and ComfyUI or the simulator, as processes on the server's host.",
+      local: "Runs workers, and ComfyUI or the simulator, as processes on the server's host.",
       command: "Name the script in the options. It lists, launches and terminates machines.",
       aws: "Create the group with: comfyrelay fleet provision",
       kubernetes: "KEDA and the Helm chart run the pods.",
@@ -161,7 +161,7 @@ export const fleet = {
     imageHint: "The machine or container image, for providers that need one.",
     types: "Machine types",
     typesAbout:
-      "The preferred type first. Costs and limits use these prices. With a speed of 2, a job takes half the time.",
+      "Put the preferred type first. Costs and limits use these prices. With a speed of 2, a job takes half the time.",
     type: (index: number) => `Machine type ${index}`,
     typeName: "Name",
     price: "Price per hour",
@@ -177,7 +177,7 @@ export const fleet = {
     } as Readonly<Record<string, string>>,
     nodes: "Node classes",
     models: "Models",
-    bundleHint: "On every machine, one per line. Empty if unknown: then running workers tell.",
+    bundleHint: "Installed on every machine, one per line. Leave empty if unknown: running workers then report them.",
     wrong: {
       options: "Enter a JSON object, such as {}.",
       name: "Enter a name.",
@@ -202,7 +202,7 @@ export const fleet = {
     boots: "Failed rounds before pausing",
     bootsHint: "Launching pauses after this many consecutive rounds of launches without a worker.",
     idle: "Keep last idle machine for",
-    idleHint: "Seconds. Empty: learnt from the gaps between jobs.",
+    idleHint: "In seconds. If empty, the time is learned from the gaps between jobs.",
     dryRun: "Dry run",
     dryRunHint: "Record decisions without launching or terminating machines.",
     schedules: "Schedules",

@@ -79,11 +79,11 @@ export const settings = {
 };
 
 export const audit = {
-  about: "What people have changed on this server, newest first. Secrets are never recorded.",
+  about: "Changes that people made on this server, newest first. Secrets are never recorded.",
   find: "Search person, object or action",
   export: { csv: "CSV", jsonl: "JSON lines" },
   empty: "No changes yet",
-  emptyText: "Changes of prices, roles, tokens, settings and other objects appear here.",
+  emptyText: "Changes to prices, roles, tokens, settings and other objects appear here.",
   onHost: "on the server",
   unknown: "outcome unknown",
   columns: { who: "Who", what: "What", change: "Before and after", at: "When" },
@@ -98,7 +98,7 @@ export const alerts = {
   never: "never",
   test: "Test",
   testOf: (rule: string) => `Test the alert for ${rule}`,
-  sent: "The test was sent.",
+  sent: "Test alert sent.",
   failed: (url: string, why: string) => `${url}: ${why}`,
   columns: { rule: "Problem", urls: "Goes to", quiet: "Quiet for", last: "Last alert", actions: "Actions" },
 };

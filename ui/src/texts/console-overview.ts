@@ -65,7 +65,7 @@ export const overview = {
   /** Chart description for screen readers. */
   summary: (name: string, over: string, now: string, highest: string) =>
     `${name} ${over}: now ${now}, maximum ${highest}`,
-  summaryOfNothing: (name: string, over: string) => `${name} ${over}: no data`,
+  emptySummary: (name: string, over: string) => `${name} ${over}: no data`,
   noSamplesTitle: "No data yet",
   noSamples: (hasWorkers: boolean) =>
     hasWorkers
@@ -84,20 +84,22 @@ export const overview = {
     pendingAside: "Revoked workers get no jobs until you approve them.",
     breaker: (fleet: string) => `${isolated(fleet)} stopped launching machines`,
     breakerAside: (failed: number) =>
-      `${plural(failed, "consecutive launch", "consecutive launches")} did not become a worker.`,
+      `${plural(failed, "consecutive launch round")} produced no worker.`,
     noLeader: (fleet: string) => `${isolated(fleet)} has no autoscaler`,
     noLeaderAside: "Start one with comfyrelay fleet run.",
     dead: (count: number, isMore: boolean) =>
-      `${plural(count, "webhook delivery", "webhook deliveries")}${isMore ? " or more" : ""} given up`,
+      isMore
+        ? `${number.format(count)} or more webhook deliveries abandoned`
+        : `${plural(count, "webhook delivery", "webhook deliveries")} abandoned`,
     deadAside: "The receivers did not respond. Check them and resend the deliveries.",
     offline: (count: number, first: string) =>
       count === 1 ? `${isolated(first)} is offline` : `${plural(count, "worker")} are offline`,
     offlineAside: "Offline workers continue automatically when they reconnect.",
     broken: (count: number, first: string) =>
       count === 1 ? `${isolated(first)} has no ComfyUI` : `${plural(count, "worker")} have no ComfyUI`,
-    brokenAside: "ComfyUI stopped, or has not started yet. The page of the worker shows its last lines.",
+    brokenAside: "ComfyUI stopped, or has not started yet. The worker's page shows its last log lines.",
     unrunnable: (count: number) => `${plural(count, "job")} that no worker can run`,
-    unrunnableAside: "No worker that is online has what they need. Each job says what is missing.",
+    unrunnableAside: "No online worker meets their requirements. Each job lists what is missing.",
     outage: (kind: string, name: string) => {
       const title = OUTAGES[kind];
       return title === undefined ? isolated(name) : title(isolated(name));

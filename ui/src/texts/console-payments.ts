@@ -5,8 +5,8 @@ export const payments = {
   revenue: "Revenue and GPU cost",
   revenueAbout:
     "The last 30 days by default, in the currency of machine prices. Set COMFYRELAY_TOKEN_VALUE to see revenue in money.",
-  noRevenue: "No jobs in this time.",
-  about: "As the payment provider has reported them. To take tokens back by hand, open the tenant.",
+  noRevenue: "No jobs in this period.",
+  about: "Payments as reported by the payment provider. To take tokens back manually, open the tenant.",
   empty: "No payments yet",
   emptyAdvice: "Payments appear here as soon as a payment provider reports one.",
   unknown: "unknown",

@@ -97,7 +97,8 @@ export const tenant = {
     asServer: (value: number) => `${number.format(value)} (server default)`,
     forever: "no limit",
     ownWorkflows: "Own workflows",
-    ownWorkflowsAbout: "Without this, they run effects only. Runs of own workflows are charged by the second.",
+    ownWorkflowsAbout:
+      "Without this, the account can only run effects. Runs of own workflows are charged by the second.",
     everyone: "This server allows everyone to add workflows (COMFYRELAY_OWN_WORKFLOWS).",
   },
   transactions: {

@@ -80,7 +80,7 @@ export const addWorker = {
 };
 
 export const worker = {
-  gone: "This worker has left",
+  gone: "This worker is no longer registered",
   actions: {
     drain: "Drain",
     undrain: "Resume",

@@ -110,12 +110,12 @@ export const workflow = {
     noDefault: "none",
     minimum: "Minimum",
     maximum: "Maximum",
-    /** The limit of what customers may write or upload. */
+    /** Limits for the texts and files of customers. */
     longest: {
-      text: "Most characters",
-      image: "Most megapixels",
-      video: "Most seconds",
-      audio: "Most seconds",
+      text: "Maximum characters",
+      image: "Maximum megapixels",
+      video: "Maximum seconds",
+      audio: "Maximum seconds",
     },
     step: "Step",
     whole: "Whole numbers only",
@@ -230,6 +230,6 @@ export const workflow = {
     downloadOf: (number: number) => `Download version ${number}`,
     restore: "Restore",
     restoreOf: (number: number) => `Restore version ${number}`,
-    broughtBack: "Version loaded into the form. Save to use it.",
+    restored: "Version loaded into the form. Save to use it.",
   },
 };

@@ -5,7 +5,7 @@ const INPUTS: Readonly<Record<string, [string, string]>> = {
   video: ["video", "videos"],
   audio: ["audio file", "audio files"],
 };
-const oneOf = (type: string) =>
+const withArticle = (type: string) =>
   type === "audio" ? "an audio file" : type === "image" ? "an image" : `a ${(INPUTS[type] ?? ["file"])[0]}`;
 const time = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat("en", { weekday: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -41,7 +41,7 @@ export const create = {
   addWorkflowHint: "A workflow file from ComfyUI, or an image with an embedded workflow",
   empty: "No workflows yet",
   noEffects: "No effects yet",
-  noEffectsAdvice: "Effects appear here as soon as the studio offers one.",
+  noEffectsAdvice: "Published effects appear here.",
   effectsOnly: "Your account can run only effects. Ask an administrator to allow your own workflows.",
   emptyAdvice: "Drop a workflow file from ComfyUI, or an image with an embedded workflow.",
   notThere: "Workflow not found",
@@ -79,7 +79,7 @@ export const create = {
     },
     add: (type: string, isMany: boolean) => `Add ${(INPUTS[type] ?? ["file", "files"])[isMany ? 1 : 0]}`,
     dropHere: (type: string, isMany: boolean) =>
-      `Drop ${isMany ? (INPUTS[type] ?? ["", "files"])[1] : oneOf(type)} here, or click to choose`,
+      `Drop ${isMany ? (INPUTS[type] ?? ["", "files"])[1] : withArticle(type)} here, or click to choose`,
     batchHint: "Several files or a folder create a batch.",
     sample: "Use sample image",
     remove: (name: string) => `Remove ${isolated(name)}`,
@@ -95,8 +95,8 @@ export const create = {
     failed: "upload failed",
     gone: (names: readonly string[]) =>
       names.length === 1
-        ? `The file “${isolated(names[0] ?? "")}” was deleted, because no job used it. Choose it again, or remove it.`
-        : `These files were deleted, because no job used them: ${names.map(isolated).join(", ")}. Choose them again, or remove them.`,
+        ? `The file “${isolated(names[0] ?? "")}” was deleted because no job used it. Choose it again or remove it.`
+        : `These files were deleted because no job used them: ${names.map(isolated).join(", ")}. Choose them again or remove them.`,
     chooseAgain: "Choose again",
     prompt: "Prompt",
     prompts: "Prompts",
@@ -162,7 +162,7 @@ export const create = {
     title: "Results",
     count: (count: number) => (count ? `Results · ${number.format(count)}` : "Results"),
     empty: "No results yet",
-    emptyAdvice: "What this workflow makes appears here, newest first, while you keep working on the form.",
+    emptyAdvice: "Outputs of this workflow appear here, newest first, while you keep working on the form.",
     all: "Show all in the gallery",
     waiting: (count: number) => `${number.format(count)} waiting`,
     alsoRunning: (count: number) => `and ${number.format(count)} more running`,
@@ -189,7 +189,8 @@ export const create = {
     end: "Keep values, stop comparing",
     loaded: (name: string) => `Loaded the values of the job into “${isolated(name)}”.`,
     failed: "Could not load the values of the job.",
-    onServer: (name: string) => `A server does not return the values of a job. “${isolated(name)}” has its own values.`,
+    onServer: (name: string) =>
+      `The server does not return the values of jobs. The form of “${isolated(name)}” was not changed.`,
   },
   presets: {
     name: "Preset",
@@ -212,7 +213,7 @@ export const create = {
   },
   plan: {
     title: "Summary",
-    missing: (type: string) => `Choose ${oneOf(type)}`,
+    missing: (type: string) => `Choose ${withArticle(type)}`,
     noFolder: "Choose an existing folder",
     jobs: (count: number) => plural(count, "job"),
     counting: "Counting jobs…",
@@ -291,8 +292,8 @@ export const create = {
   dropping: {
     skipped: (names: string) => `Skipped (not a workflow or media file): ${names}.`,
     andMore: (count: number) => `${number.format(count)} more`,
-    noPrompt: "No workflow here has a prompt.",
-    notText: (name: string) => `“${isolated(name)}” is not a text file in UTF-8 of at most 16 MB.`,
+    noPrompt: "No workflow has a prompt field.",
+    notText: (name: string) => `“${isolated(name)}” is not a UTF-8 text file of at most 16 MB.`,
     emptyText: (names: string) => `There is no prompt in ${names}.`,
     prompts: (count: number, names: string) => `Loaded ${plural(count, "prompt")} from ${names}.`,
     noInput: "This workflow does not accept this file type.",
@@ -311,9 +312,9 @@ export const create = {
     hasWorkflowAbout: "Run the workflow again with the same values, or use the file as input?",
     again: "Run again",
     asInput: "Use as input",
-    taken: (name: string) => `You have a workflow “${isolated(name)}” already`,
+    taken: (name: string) => `You already have a workflow “${isolated(name)}”`,
     takenAbout:
-      "This file has another graph. Replacing keeps its jobs and presets, and you can bring the earlier version back.",
+      "This file has a different graph. Replacing the workflow keeps its jobs and presets, and you can restore the earlier version.",
     replace: "Replace (keeps jobs and presets)",
     keepBoth: "Keep both",
     isInput: (name: string) => `Using “${isolated(name)}” as input.`,
@@ -335,11 +336,11 @@ export const create = {
     name: "Versions…",
     title: (name: string) => `Versions of “${isolated(name)}”`,
     about: "The last 20 versions are kept. Submitted jobs keep the version that they were submitted with.",
-    none: "This workflow waits for nodes, so it has no version yet.",
+    none: "This workflow is waiting for missing nodes, so it has no versions yet.",
     number: (version: number) => `Version ${version}`,
     current: "Current",
-    bringBack: "Bring back",
-    bringBackNamed: (version: number) => `Bring back version ${version}`,
+    restore: "Restore",
+    restoreNamed: (version: number) => `Restore version ${version}`,
   },
   models: {
     title: (label: string) => `Choose ${isolated(label)}`,
@@ -348,7 +349,7 @@ export const create = {
     recent: "Recently used",
     all: "All",
     chosen: "chosen",
-    noPictures: "ComfyUI does not answer or does not list these files, so there are no pictures.",
+    noPictures: "ComfyUI does not respond or does not list these files, so there are no previews.",
     words: (name: string) => `Trigger words of ${isolated(name)}`,
     wordsShort: "Trigger words",
     addWord: (word: string) => `Add “${isolated(word)}” to the prompt`,
@@ -356,7 +357,7 @@ export const create = {
   },
   mask: {
     open: (name: string) => `Mask ${isolated(name)}`,
-    lost: "The original was deleted. Add the picture again to change its mask.",
+    lost: "The original was deleted. Add the image again to change its mask.",
     title: (name: string) => `Mask of ${isolated(name)}`,
     about: "Draw over the part that the workflow should change.",
     tool: "Tool",
@@ -371,8 +372,7 @@ export const create = {
     canvas: "Picture to draw on",
     keys: "Keys on the picture: arrows move, Space draws, B brush, E eraser, [ and ] size, Ctrl+Z undo.",
     fileName: (name: string) => `${name.replace(/\.[^.]*$/, "")} (masked).png`,
-    notRead: (name: string) =>
-      `“${isolated(name)}” could not be read as a picture. Add it again, or convert it to PNG.`,
+    notRead: (name: string) => `“${isolated(name)}” could not be read as an image. Add it again or convert it to PNG.`,
   },
   problems: {
     required: "Required.",

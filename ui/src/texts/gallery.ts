@@ -183,7 +183,7 @@ export const gallery = {
     missing: "No output",
     export: "Save as picture",
     saved: "Saved the grid as a picture.",
-    notRead: (count: number) => `Could not read ${plural(count, "picture")}. The cells stay empty.`,
+    notRead: (count: number) => `Could not read ${plural(count, "picture")}. Their cells stay empty.`,
     failed: "Your browser could not draw the picture.",
     slice: (values: readonly (readonly [string, string])[]) =>
       values.map(([name, value]) => `${name}: ${value}`).join(" · "),
@@ -222,7 +222,7 @@ export const gallery = {
   deleting: {
     title: (count: number) => `Delete ${outputs(count)}?`,
     about:
-      "Other outputs of the same job stay. A job without any output left is deleted with its log and values. You can undo this for a few seconds.",
+      "Other outputs of the same job are kept. A job without remaining outputs is deleted with its log and values. You can undo this for a few seconds.",
     keep: "Keep the files in the output folder",
     file: "Deletes this file from the output folder:",
     run: (count: number) => `Delete ${outputs(count)}`,
@@ -234,5 +234,4 @@ export const gallery = {
   zipping: (count: number) => `Downloading a zip with ${outputs(count)}`,
   copiedPath: "Path copied",
   copiedPrompt: "Prompt copied",
-  selectionTooLarge: "selected",
 };

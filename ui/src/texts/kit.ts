@@ -3,7 +3,7 @@ export const kit = {
   title: "Kit",
   secret: "Text to copy",
   sections: {
-    colours: "Colours",
+    colors: "Colors",
     type: "Type",
     buttons: "Buttons",
     fields: "Fields",

@@ -7,12 +7,12 @@ export const settings = {
   saved: "Saved.",
   sources: {
     environment: (variable: string) => `Set in the environment: ${variable}`,
-    "command line": () => "Given on the command line",
-    file: () => "From the file",
+    "command line": () => "Set on the command line",
+    file: () => "Set in the file",
     default: () => "Default",
   } as Readonly<Record<string, (variable: string) => string>>,
   afterRestart: "Applies after a restart.",
-  needsRestart: "Saved. The desk uses the earlier value until it is restarted.",
+  needsRestart: "Saved. The desk uses the old value until it is restarted.",
   onePerLine: "One per line.",
   addFolder: "Add a folder",
   removeFolder: "Remove",
@@ -36,9 +36,10 @@ export const settings = {
   phone: {
     open: "Open on a phone",
     title: "Open on a phone",
-    about: "Scan the code with the phone's camera. It signs one phone in as you, works once, and for ten minutes.",
+    about:
+      "Scan the code with the phone's camera. The code signs one phone in as you. It works once and expires after ten minutes.",
     code: "QR code that opens this desk",
     again: "New code",
-    unsafe: "In the same network only. The connection is not encrypted.",
+    unsafe: "Only on the same network. The connection is not encrypted.",
   },
 };

@@ -5,7 +5,7 @@ const about = (seconds: number) => (seconds < 1 ? duration(seconds) : `about ${d
 
 export { tokens };
 
-const NO_WORKER = "The server cannot run this right now. It starts automatically as soon as it can.";
+const NO_WORKER = "The server cannot run this job right now. The job starts automatically as soon as possible.";
 /** Waiting reasons, for users who cannot change them. */
 const WHY: Readonly<Record<string, string>> = {
   paused: "Starts when resumed.",
@@ -105,8 +105,7 @@ export const studio = {
     sentOf: (sent: string, all: string) => `${sent} of ${all}`,
     cut: "Connection lost",
     cutText: "The upload restarts automatically.",
-    storageAway:
-      "Your browser cannot reach the storage for files. Tell the operator of this site. No tokens were charged.",
+    storageAway: "Your browser cannot reach the file storage. Tell the operator of this site. No tokens were charged.",
     refused: "Upload failed",
     retry: "Try again",
     cancel: "Cancel upload",
@@ -209,7 +208,7 @@ export const studio = {
     cancel: "Cancel",
     delete: "Delete",
     deleteTitle: "Delete this video?",
-    deleteText: "The result and your settings are deleted. This cannot be undone. The tokens stay spent.",
+    deleteText: "The result and your settings are deleted. This cannot be undone. The tokens are not refunded.",
     keep: "Keep",
     canceling: "Canceling…",
     newer: "Retried",

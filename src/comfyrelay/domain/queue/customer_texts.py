@@ -56,7 +56,7 @@ _CAUSES = tuple(
         ),
     )
 )
-_CANNOT_RUN = "The server cannot run this right now. It starts automatically as soon as it can."
+_CANNOT_RUN = "The server cannot run this job right now. The job starts automatically as soon as possible."
 _WAITS = {
     Reason.SHARD_DOWN: "Part of the server is unreachable. Your job is safe, and starts automatically later.",
     Reason.NO_COMFYUI: _CANNOT_RUN,

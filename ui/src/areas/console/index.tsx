@@ -18,7 +18,7 @@ function Frame() {
   const { pathname } = useLocation();
   const strip = useRef<HTMLElement>(null);
   useEffect(() => {
-    // on a phone the pages are in a row that scrolls
+    // on a phone, the pages are in a scrolling row
     const links = [...(strip.current?.querySelectorAll("a") ?? [])];
     const current = links.findLast((each) => pathname.startsWith(each.pathname));
     current?.scrollIntoView({ block: "nearest", inline: "center" });

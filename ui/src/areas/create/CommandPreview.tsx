@@ -13,7 +13,7 @@ export function CommandPreview({ command, prompts }: { command: Command; prompts
           {argumentLines(command.argv).map((line) => (
             <li key={line.join("\u0000")}>
               {line.map((each, place) => (
-                // biome-ignore lint/suspicious/noArrayIndexKey: an argument is told from the others by its place alone
+                // biome-ignore lint/suspicious/noArrayIndexKey: arguments are identified only by position
                 <code key={place}>{each}</code>
               ))}
             </li>

@@ -6,10 +6,10 @@ import { openEditor } from "@/jobs/open-editor";
 import { Button, Menu, toastProblem } from "@/kit";
 import { create as texts } from "@/texts/create";
 
-// of the newest ones; the others are files of the editor, too
+// only the newest workflows; the others can be opened in the editor
 const MAX_LISTED = 20;
 
-/** ComfyUI's editor, and the workflows that were saved there, from which forms are made. */
+/** Opens ComfyUI's editor, and adds workflows that were saved there. */
 export function EditorMenu({ onChoose }: { onChoose: (file: File) => void }) {
   const { data } = useQuery({
     queryKey: ["editor-workflows"] as const,

@@ -37,7 +37,7 @@ export function FormView({ form, found, folderProblem, children, isPlain = false
   const primary = primaryOf(choice);
   const lists = sweepOf(choice, draft);
   const hasTries = !isPlain && !choice.isScript && canVary(choice);
-  // the desk combines lists; a server takes items
+  // a desk combines lists; a server takes single jobs
   const canSweep = !isPlain && desk !== null && !choice.isScript;
   const canBrowse = !isPlain && desk !== null;
   const startOver = () => {

@@ -20,7 +20,7 @@ interface ImportDialogProps {
   onUseAsInput: (id: string, file: File) => void;
 }
 
-/** Why a file was not imported, or what to do with media that contains a workflow or with a workflow of a known name. */
+/** Shows why a file was not imported, or asks what to do with media that contain a workflow or with a taken name. */
 export function ImportDialog(props: ImportDialogProps) {
   const { question, isBusy, onClose, onImport, onUseAsInput } = props;
   if (question.about === "taken") return <SameNameDialog {...props} question={question} />;

@@ -135,7 +135,7 @@ export function SweepToggle({ form, input }: { form: Form; input: Input }) {
       title={name}
       onClick={() => {
         form.setSweep(input, isOn ? null : start);
-        // the values replace the field, and are typed next
+        // the user types into the field of values, which replaces this one
         requestAnimationFrame(() => focusField(input.key));
       }}
     >

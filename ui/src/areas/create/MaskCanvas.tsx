@@ -23,7 +23,7 @@ const DIRECTIONS: Readonly<Record<string, Point>> = {
   ArrowDown: { x: 0, y: 1 },
 };
 
-/** The picture under the mask. Takes mouse, pen, touch and keys. */
+/** The picture under the mask. Supports mouse, pen, touch and keys. */
 export function MaskCanvas(props: MaskCanvasProps) {
   const { picture, layer, size, isErasing, onStroke } = props;
   const { width, height } = picture;
@@ -31,7 +31,7 @@ export function MaskCanvas(props: MaskCanvasProps) {
   const above = useRef<HTMLCanvasElement>(null);
   const points = useRef<Point[] | null>(null);
   const [cursor, setCursor] = useState<Point | null>(null);
-  // before the effects of the dialog, which draw the mask
+  // must run before the effects of the dialog, which draw the mask
   useLayoutEffect(() => {
     below.current?.getContext("2d")?.putImageData(picture, 0, 0);
     layer.current = above.current?.getContext("2d", { willReadFrequently: true }) ?? null;
@@ -94,7 +94,7 @@ export function MaskCanvas(props: MaskCanvasProps) {
       style={{ aspectRatio: `${width} / ${height}`, maxWidth: `calc(56dvh * ${width / height})` }}
     >
       <canvas ref={below} width={width} height={height} aria-hidden />
-      {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: screen readers pass its keys on */}
+      {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: with this role, screen readers pass on its keys */}
       <canvas
         ref={above}
         className={styles.mask}

@@ -20,11 +20,11 @@ interface MaskDialogProps {
 }
 
 async function imageOf(file: DraftFile): Promise<HTMLImageElement> {
-  // the URL of a stored file may be the one of a smaller preview
+  // the URL of a stored file may be that of a smaller preview
   const url = file.url?.startsWith("blob:")
     ? file.url
     : here((await get("/api/videos/uploads/{file_id}", { path: { file_id: file.id ?? "" } })).url ?? "");
-  // not fetch: the page may not fetch a chosen file
+  // the content security policy does not let `fetch` read a chosen file
   const image = new Image();
   image.crossOrigin = "anonymous";
   image.src = url;
@@ -46,7 +46,7 @@ export function MaskDialog({ slug, field, file, onClose }: MaskDialogProps) {
   const { data, error } = useQuery({
     queryKey: ["mask", file.key, file.id] as const,
     queryFn: () => load(file),
-    // pictures are large
+    // do not cache: images are large
     gcTime: 0,
     retry: false,
   });

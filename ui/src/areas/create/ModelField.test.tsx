@@ -40,7 +40,7 @@ beforeEach(() => {
   changeDraft(choice.slug, () => EMPTY);
 });
 
-it("a chosen model is the value, and is listed first the next time", async () => {
+it("a chosen model becomes the value and is listed first next time", async () => {
   show();
   fireEvent.click(screen.getByRole("combobox", { name: /lora/ }));
   const dialog = await screen.findByRole("dialog", { name: /Choose/ });

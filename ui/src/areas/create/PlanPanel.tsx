@@ -23,7 +23,7 @@ interface PlanPanelProps {
   submission: SubmitState;
   command: Command;
   found: Estimate | null;
-  /** Whether the estimate is of the draft as it is now. */
+  /** Whether the estimate matches the current draft. */
   isFresh: boolean;
   folderProblem: string | null;
   /** Next to the submit button. */

@@ -29,13 +29,13 @@ describe("a prompt with choices", () => {
     expect(screen.getByText("As typed")).toBeTruthy();
   });
 
-  it("is never used as typed if ComfyUI's editor draws it", () => {
+  it("cannot be used as typed if it is a dynamic prompt", () => {
     render(<Harness isDynamic canSweep />);
     expect(screen.queryByText("As typed")).toBeNull();
     expect(screen.getByText("Random")).toBeTruthy();
   });
 
-  it("says on a server that each job chooses", () => {
+  it("states on a server that each job chooses an option", () => {
     render(<Harness isDynamic canSweep={false} />);
     expect(screen.getByText("Each job chooses one option of {a|b}.")).toBeTruthy();
   });

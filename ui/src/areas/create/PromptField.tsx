@@ -9,7 +9,7 @@ import { hasWildcards, isOnePromptPerLine, splitLines } from "./sweep";
 import { textOf } from "./values";
 
 const WILDCARD_MODES = ["off", "random", "all"] as const;
-/** Choices of a dynamic prompt are drawn for each job, so it is never used as typed. */
+/** Options of a dynamic prompt are drawn for each job, so it is never used as typed. */
 const DYNAMIC_MODES = ["random", "all"] as const;
 
 interface PromptFieldProps {

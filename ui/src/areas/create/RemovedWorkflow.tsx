@@ -7,7 +7,7 @@ import { keys } from "@/api/queries";
 import { Button, EmptyState, toastProblem } from "@/kit";
 import { create as texts } from "@/texts/create";
 
-/** Offers to add the workflow of a job again, whose values then fill its form. */
+/** Offers to add the removed workflow of a job again. The values of the job then fill its form. */
 export function RemovedWorkflow({ jobId }: { jobId: string }) {
   const client = useQueryClient();
   const navigate = useNavigate({ from: "/create" });

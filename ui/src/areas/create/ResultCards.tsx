@@ -80,7 +80,7 @@ interface ResultCardProps extends ResultActions {
   isPlaying: boolean;
 }
 
-// Extreme formats are cropped, so that a row stays readable.
+// Extreme aspect ratios are cropped, so that a row stays readable.
 const [MIN_RATIO, MAX_RATIO] = [0.66, 1.9];
 
 /** An output with the values that made it. */
@@ -97,7 +97,7 @@ export function ResultCard({ id, width, onRecall, onStar, onSelect, onUse, ...re
       </div>
       {item && (
         <>
-          <Values item={item} of={card} />
+          <Values item={item} card={card} />
           <div className={styles.actions}>
             {onRecall && (
               <IconButton
@@ -132,8 +132,8 @@ export function ResultCard({ id, width, onRecall, onStar, onSelect, onUse, ...re
   );
 }
 
-function Values({ item, of }: { item: Item; of: RefObject<HTMLElement | null> }) {
-  const isSeen = useWasVisible(of);
+function Values({ item, card }: { item: Item; card: RefObject<HTMLElement | null> }) {
+  const isSeen = useWasVisible(card);
   const { data: about } = useQuery({ ...aboutJob(item.job_id), enabled: isSeen });
   const { results } = texts;
   const changed = changedValues(about?.inputs ?? []).map(([name, value]) => results.value(name, value));

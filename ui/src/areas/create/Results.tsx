@@ -27,14 +27,14 @@ const GAP = 16;
 interface ResultsProps {
   workflow: string;
   found: Found;
-  /** What a phone shows. */
+  /** The part that a phone shows. */
   view: "form" | "results";
   /** Loads the values of a job into the form. */
   onRecall: (jobId: string) => void;
   onPrompt: () => void;
 }
 
-/** What the workflow made, next to its form. */
+/** The outputs of the workflow, next to its form. */
 export function Results({ workflow, found, view, onRecall, onPrompt }: ResultsProps) {
   const { open, compare } = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
@@ -93,7 +93,7 @@ export function Results({ workflow, found, view, onRecall, onPrompt }: ResultsPr
       if (marked.length) void actions.mark(marked, "starred");
     },
     onSelect: onItem((item) => toggle(item.id)),
-    // without a selection: with the next older one
+    // without a selection, compares with the next older output
     onCompare: () => {
       const at = here === null ? 0 : order.indexOf(here);
       compareAll(selected.length > 1 ? selected : order.slice(at, at + 2));

@@ -25,11 +25,11 @@ function button(next: Draft, { of = choice, count = 1, isMissing = false, isPaus
 
 beforeEach(() => submit.mockClear());
 
-it("names the number of jobs", () => {
+it("shows the number of jobs", () => {
   expect(button(draft(), { count: 12 }).textContent).toContain("Add 12 jobs");
 });
 
-it("says that jobs wait in a paused queue", () => {
+it("tells the user that jobs wait in a paused queue", () => {
   expect(button(draft(), { count: 12, isPaused: true }).textContent).toContain("Add 12 jobs to the paused queue");
 });
 

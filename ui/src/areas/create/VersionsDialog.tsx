@@ -10,7 +10,7 @@ import { create as texts } from "@/texts/create";
 import type { Choice } from "./inputs";
 import styles from "./VersionsDialog.module.css";
 
-/** The versions of a workflow with what changed, any of which can be brought back. */
+/** Lists the versions of a workflow with their changes, and restores any of them. */
 export function VersionsDialog({ choice, onClose }: { choice: Choice; onClose: () => void }) {
   const client = useQueryClient();
   const [busy, setBusy] = useState<number | null>(null);
@@ -20,7 +20,7 @@ export function VersionsDialog({ choice, onClose }: { choice: Choice; onClose: (
     queryFn: ({ signal }) => get("/api/workflows/{slug}/versions", { path, signal }),
     staleTime: 0,
   });
-  const bringBack = async (number: number) => {
+  const restore = async (number: number) => {
     setBusy(number);
     try {
       const at = `/api/workflows/${encodeURIComponent(choice.slug)}/versions/${number}/bring-back`;
@@ -59,10 +59,10 @@ export function VersionsDialog({ choice, onClose }: { choice: Choice; onClose: (
               <Button
                 size="small"
                 isBusy={busy === version.number}
-                aria-label={texts.versions.bringBackNamed(version.number)}
-                onClick={() => void bringBack(version.number)}
+                aria-label={texts.versions.restoreNamed(version.number)}
+                onClick={() => void restore(version.number)}
               >
-                {texts.versions.bringBack}
+                {texts.versions.restore}
               </Button>
             )}
           </li>

@@ -28,7 +28,7 @@ test("restores a stored draft without unfinished uploads", () => {
   expect(parseDraft('{"other": 1}')).toEqual(EMPTY);
 });
 
-test("names a stored file that was deleted until it is chosen again", async () => {
+test("lists a deleted stored file until the user chooses it again", async () => {
   const stored = JSON.stringify({ files: { image: [{ id: "f1", name: "fox.png", mime: "image/png" }] } });
   sessionStorage.setItem("comfyrelay.create.draft.gone", stored);
   vi.stubGlobal("fetch", () => Promise.resolve(new Response('{"message": "Not found."}', { status: 404 })));
@@ -71,7 +71,7 @@ test("names a file that is too large, with its size and the limit", () => {
   expect(told.message).toBe("huge.png is 6.0 GB; the limit is 2.1 GB.");
 });
 
-test("says only why a file is refused, without the name of the API field", () => {
+test("gives the reason for a refused file without the name of the API field", () => {
   const refused = problemOf({ title: "The input is invalid.", errors: { size: "This file is empty." } }, 422);
   const told = describeUploadError({ name: "fox.png", size: 0 }, refused) as Problem;
   expect(told.message).toBe("fox.png cannot be used: This file is empty.");

@@ -34,7 +34,7 @@ export interface Draft {
   files: Readonly<Record<string, readonly DraftFile[]>>;
   /** Folder inside the input folder, instead of files. */
   folder: string | null;
-  /** One prompt per line; null: unless the default prompt has several lines. */
+  /** Whether each line is a prompt; null: yes, unless the default prompt has several lines. */
   byLine: boolean | null;
   negativesByLine: boolean;
   /** Seeds to restore when the user locks them again. */

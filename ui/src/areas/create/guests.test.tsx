@@ -62,7 +62,7 @@ it.each([true, false])("the menu of a workflow is for the owner (guest: %s)", (i
   expect(screen.queryAllByRole("button", { name: "menu" })).toHaveLength(isGuest ? 0 : 1);
 });
 
-it("a guest cannot add a workflow, and is told why", () => {
+it("a guest cannot add a workflow and sees the reason", () => {
   renderFor(true, <Create />);
   const [button, ...others] = screen.getAllByRole<HTMLButtonElement>("button", { name: texts.addWorkflow });
   expect([button?.disabled, others.length]).toEqual([true, 0]);
@@ -76,7 +76,7 @@ it("the owner can add a workflow", () => {
   expect(buttons.map((each) => each.disabled)).toEqual([false, false]);
 });
 
-it("who may run effects only is not offered to add a workflow", () => {
+it("a user who can only run effects is not offered to add a workflow", () => {
   renderFor(false, <Create />, false);
   expect(screen.queryAllByRole("button", { name: texts.addWorkflow })).toEqual([]);
   expect(screen.getByText(texts.dropHintGuest)).toBeTruthy();

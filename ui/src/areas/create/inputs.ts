@@ -24,9 +24,9 @@ export interface Choice {
   coverUrl: string | null;
   outputMime: string;
   tokens: number;
-  /** Whether each job gets a random seed that is no field. */
+  /** Whether each job gets a random seed that is not a field. */
   drawsSeed: boolean;
-  /** Why it cannot run yet. */
+  /** Why the workflow cannot run yet. */
   waiting: string | null;
   isScript: boolean;
 }

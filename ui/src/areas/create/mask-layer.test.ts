@@ -3,7 +3,7 @@ import { applyAction, loadPicture, type MaskAction } from "./mask-layer";
 
 afterEach(() => vi.unstubAllGlobals());
 
-/** Draws on a context that records its calls with the way in which they change the layer. */
+/** Draws on a context that records its calls with their composite operation. */
 function callsOf(action: MaskAction): string[] {
   const calls: string[] = [];
   const context = {
@@ -40,7 +40,7 @@ it("draws a stroke of the brush's size with a dot at its start", () => {
   ]);
 });
 
-it("removes the mask under an eraser, also under a single click", () => {
+it("removes the mask under the eraser, even for a single click", () => {
   const calls = callsOf({ kind: "stroke", isErasing: true, size: 4, points: points.slice(0, 1) });
   expect(calls).toContain("arc 5 6 2");
   expect(calls.at(-1)).toBe("fill destination-out");

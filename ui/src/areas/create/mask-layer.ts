@@ -1,4 +1,4 @@
-// The drawing of a mask: strokes over a picture, in its pixels.
+// Draws a mask: strokes over a picture, in pixels of the picture.
 
 export interface Point {
   x: number;
@@ -11,7 +11,7 @@ export type MaskAction =
   | { kind: "clear" };
 
 /** The color of the mask over the picture. */
-const SHOWN_AS = [255, 77, 77] as const;
+const MASK_COLOR = [255, 77, 77] as const;
 
 type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
 
@@ -25,7 +25,7 @@ function drawStroke(context: Context, size: number, points: readonly Point[]): v
   context.moveTo(first.x, first.y);
   for (const { x, y } of rest) context.lineTo(x, y);
   context.stroke();
-  // a line of no length is not drawn
+  // a line of zero length is not drawn
   context.beginPath();
   context.arc(first.x, first.y, size / 2, 0, 2 * Math.PI);
   context.fill();
@@ -35,7 +35,7 @@ function drawStroke(context: Context, size: number, points: readonly Point[]): v
 export function applyAction(context: Context, action: MaskAction): void {
   const { width, height } = context.canvas;
   context.save();
-  context.fillStyle = `rgb(${SHOWN_AS.join(" ")})`;
+  context.fillStyle = `rgb(${MASK_COLOR.join(" ")})`;
   context.strokeStyle = context.fillStyle;
   if (action.kind === "clear") context.clearRect(0, 0, width, height);
   else if (action.kind === "invert") {
@@ -51,7 +51,7 @@ export function applyAction(context: Context, action: MaskAction): void {
 
 export interface LoadedPicture {
   picture: ImageData;
-  /** The mask that the picture has already. */
+  /** The mask that the picture already has. */
   mask: ImageData;
 }
 
@@ -72,7 +72,7 @@ export async function loadPicture(original: HTMLImageElement, masked: HTMLImageE
   const mask = new ImageData(picture.width, picture.height);
   if (current.width === picture.width && current.height === picture.height) {
     for (let index = 0; index < mask.data.length; index += 4) {
-      mask.data.set([...SHOWN_AS, 255 - (current.data[index + 3] as number)], index);
+      mask.data.set([...MASK_COLOR, 255 - (current.data[index + 3] as number)], index);
     }
   }
   return { picture, mask };

@@ -14,7 +14,7 @@ describe("a field that names models", () => {
     expect(isModel(named("prompt"))).toBe(false);
   });
 
-  it("asks for pictures of its form only", () => {
+  it("requests pictures only for its own form", () => {
     expect(pictureUrl(choice, "model", "a b&c.pt")).toBe(
       "/api/desk/models/picture?workflow_slug=painter&field=model&name=a+b%26c.pt",
     );
@@ -22,7 +22,7 @@ describe("a field that names models", () => {
   });
 });
 
-it("groups models by folder, also of Windows", () => {
+it("groups models by folder, including Windows paths", () => {
   expect(groupByFolder(["sdxl/b.pt", "a.pt", "sdxl\\c.pt", "people/x/d.pt"])).toEqual([
     { folder: "", names: ["a.pt"] },
     { folder: "people/x", names: ["people/x/d.pt"] },

@@ -1,4 +1,4 @@
-// Model files of a form: folders, recently used ones, and trigger words. Pure functions, and what the browser remembers.
+// Model files of a form: folders, recently used ones, and trigger words. Pure functions, and the values that the browser stores.
 
 import { queryOptions } from "@tanstack/react-query";
 import { get } from "@/api/client";
@@ -55,7 +55,7 @@ export function rememberModel(slug: string, field: string, name: string): void {
   writeLocal(recentKey(slug, field), JSON.stringify([name, ...others].slice(0, MAX_RECENT)));
 }
 
-/** Whether a prompt contains a trigger word that is no part of a longer word. */
+/** Whether a prompt contains a trigger word that is not part of a longer word. */
 export function hasWord(prompt: string, word: string): boolean {
   const escaped = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   return new RegExp(`(?<![\\p{L}\\p{N}])${escaped}(?![\\p{L}\\p{N}])`, "iu").test(prompt);

@@ -23,7 +23,7 @@ import { type Choice, isFile, primaryOf, promptOf } from "./inputs";
 import { applyPreset } from "./Presets";
 import { aboutJob, presets } from "./queries";
 
-/** Returns the function that recalls a job, also if the form has other values of it by now. */
+/** Returns a function that recalls a job, even if its values in the form were changed. */
 export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form): (jobId: string) => Promise<void> {
   const { workflow, from, preset, input } = useSearch({ from: "/create" });
   const navigate = useNavigate({ from: "/create" });
@@ -100,7 +100,7 @@ export function useUrlPrefill(choice: Choice, all: readonly Choice[], form: Form
         tone: "good",
         ...(undo && { action: { name: texts.form.undo, run: undo } }),
       });
-      // going back must not add it again
+      // going back must not add the input again
       void navigate({ search: { workflow: target.slug }, replace: true });
     } catch (thrown) {
       toastProblem(thrown);

@@ -15,7 +15,7 @@ function isPresetValueValid(input: Input, value: unknown): boolean {
   return value >= (input.minimum ?? Number.NEGATIVE_INFINITY) && value <= (input.maximum ?? Number.POSITIVE_INFINITY);
 }
 
-/** Field texts from a preset, and the names it could not apply. */
+/** Field texts from a preset, and the names of values that do not fit. */
 export function presetTexts(
   values: Readonly<Record<string, unknown>>,
   choice: Choice,

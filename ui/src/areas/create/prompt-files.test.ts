@@ -19,7 +19,7 @@ it("reads UTF-8 and UTF-16 with a byte order mark, and no other files", async ()
   expect(await readPrompts(new File(["a\u0000b"], "p.txt"))).toBeNull();
 });
 
-it("knows prompt files by name and type", () => {
+it("recognizes prompt files by name and type", () => {
   expect(isPromptFile(new File([""], "P.TXT", { type: "text/plain" }))).toBe(true);
   expect(isPromptFile(new File([""], "p.md", { type: "text/markdown" }))).toBe(false);
 });

@@ -42,7 +42,7 @@ beforeEach(() => {
   };
   vi.stubGlobal("ResizeObserver", observer);
   vi.stubGlobal("IntersectionObserver", observer);
-  // answers never arrive: everything shown is in the cache
+  // responses never arrive: everything shown comes from the cache
   vi.stubGlobal("fetch", () => new Promise(() => undefined));
   items.put([item]);
 });

@@ -1,4 +1,4 @@
-// What a workflow made, newest first: pure functions.
+// The results of a workflow, newest first. Pure functions.
 
 import type { AboutJob, Job } from "@/api/types";
 import type { Item } from "@/areas/gallery/item";
@@ -24,18 +24,18 @@ export function mergeResults(items: readonly Item[], failed: readonly Job[]): Re
 
 export type Direction = "left" | "right" | "up" | "down";
 
-/** The place that an arrow key leads to, in a grid that is filled row by row. */
+/** The index that an arrow key moves to in a grid that is filled row by row. */
 export function neighborAt(place: number, direction: Direction, columns: number, total: number): number {
   const next = place + { left: -1, right: 1, up: -columns, down: columns }[direction];
   if (next >= 0 && next < total) return next;
-  // below is a shorter last row
+  // the last row is shorter
   const hasRowBelow = Math.floor(place / columns) < Math.floor((total - 1) / columns);
   return direction === "down" && hasRowBelow ? total - 1 : place;
 }
 
 const SHOWN_ELSEWHERE: readonly (string | null | undefined)[] = ["prompt", "seed"];
 
-/** The values that differ from the workflow, without prompt and seed, which have their own places. */
+/** The values that differ from the workflow, without prompt and seed, which are shown elsewhere. */
 export const changedValues = (inputs: AboutJob["inputs"]): [name: string, value: string][] =>
   inputs
     .filter((each) => !each.is_default && !SHOWN_ELSEWHERE.includes(each.role) && each.value !== null)

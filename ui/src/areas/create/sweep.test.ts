@@ -29,7 +29,7 @@ test("expands every input with every prompt and variation, in server order", () 
   ]);
 });
 
-test("pairs files and prompts only while there are several of both", () => {
+test("pairs files and prompts only if there are several of both", () => {
   const two = draft({ texts: { prompt: "a storm\na calm" }, isPairwise: true, tries: "3" });
   expect(sweepSummary(sweepOf(choice, two), "image")).toBe("2 pairs × 3 variations");
   // with one prompt or one image, pairing does not apply
@@ -71,7 +71,7 @@ test("sends swept fields as typed, without their single value", () => {
   expect(isSingleJob(choice, { ...swept, files: {} })).toBe(false);
 });
 
-test("a swept field that the form no longer has counts as not swept", () => {
+test("a swept field that the form no longer has is ignored", () => {
   const one = draft({ files: { image: [file("a.png")] }, sweep: { cfg: "1..8" }, isPairwise: true });
   expect(isCountedByServer(choice, one)).toBe(false);
   expect(isSingleJob(choice, one)).toBe(true);
@@ -92,7 +92,7 @@ test("asks for the values of a sweep, and leaves their meaning to the server", (
   expect(validateDraft(choice, draft({ sweep: { steps: "anything" } }))).toEqual({});
 });
 
-test("recognises wildcards, and sends them only if they are switched on", () => {
+test("recognizes wildcards, and sends them only if they are switched on", () => {
   for (const text of ["a {red|blue} fox", "__animals/birds__", "a {b|{c|d}}"]) expect(hasWildcards(text)).toBe(true);
   for (const text of ['{"style": "ink"}', "snake_case", "a|b", "__init"]) expect(hasWildcards(text)).toBe(false);
   const typed = draft({ texts: { prompt: "a {red|blue} fox" } });

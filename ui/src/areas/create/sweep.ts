@@ -32,7 +32,7 @@ export function isOnePromptPerLine(choice: Choice, draft: Draft): boolean {
 export const canPair = (files: number, prompts: number, choice: Choice, draft: Draft): boolean =>
   [files > 1 || draft.folder !== null, prompts > 1, ...sweptKeys(choice, draft)].filter(Boolean).length > 1;
 
-/** A draft may sweep fields that another version of the workflow has. They are kept, but do not count. */
+/** A draft may sweep fields that only another version of the workflow has. They are kept but ignored. */
 export const sweptKeys = (choice: Choice, draft: Draft): string[] =>
   Object.keys(draft.sweep).filter((key) => choice.properties.some((each) => each.key === key && !isFile(each)));
 

@@ -65,7 +65,7 @@ const type = (steps: string) => act(async () => changeDraft(choice.slug, () => d
 const settle = () => act(() => vi.advanceTimersByTimeAsync(250));
 const shown = () => screen.getByRole("button").textContent ?? "";
 
-it("names the number of jobs only while it is that of the typed values", async () => {
+it("shows the number of jobs only while it matches the typed values", async () => {
   await type("10,20");
   mount();
   await settle();

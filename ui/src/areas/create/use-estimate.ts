@@ -11,10 +11,10 @@ const SETTLE_MS = 250;
 
 interface Estimated {
   found: Estimate | null;
-  /** Whether `found` is of the draft as it is now. The last estimate is shown until the next one arrives. */
+  /** Whether `found` matches the current draft. The last estimate is shown until the next one arrives. */
   isFresh: boolean;
   folderProblem: string | null;
-  /** Problems of a sweep and of wildcards, which only the server can read, by field. */
+  /** Problems of sweeps and wildcards by field. Only the server can evaluate these. */
   problems: Readonly<Record<string, string>>;
 }
 

@@ -51,7 +51,7 @@ export function useFileDrop({
   const ask = (next: Question) => setQuestions((before) => [...before, next]);
   const close = () => setQuestions((before) => before.slice(1));
 
-  /** The input for these files: of the open workflow, else of the first that accepts them. */
+  /** The input for these files: in the open workflow, otherwise in the first workflow that accepts them. */
   const targetFor = (mimes: string[], first = chosen): [Choice, string] | null => {
     const inputOf = (each: Choice | null) =>
       each?.properties.find((input) => mimes.some((mime) => acceptsMime(input, mime)));
@@ -165,7 +165,7 @@ export function useFileDrop({
       if (!found) return toast({ text: texts.dropping.notText(file.name), tone: "bad" });
       prompts.push(...found);
     }
-    const names = nameSome(files.map((each) => each.name));
+    const names = listNames(files.map((each) => each.name));
     if (!prompts.length) return toast({ text: texts.dropping.emptyText(names), tone: "bad" });
     if (prompts.length > MAX_JOBS) return toast({ text: texts.plan.tooMany(prompts.length, MAX_JOBS), tone: "bad" });
     const before = draftOf(target.slug);
@@ -198,8 +198,8 @@ export function useFileDrop({
     if (first && files.length === 1 && isDesk && !isGuest) return offerCarried(first);
     if (first) put(media, made ?? chosen);
     if (files.length > unsupported.length) {
-      if (unsupported.length) toast({ text: texts.dropping.skipped(nameSome(unsupported)), tone: "bad" });
-    } else toast({ text: texts.dropping.cannotAny(nameSome(unsupported)), tone: "bad" });
+      if (unsupported.length) toast({ text: texts.dropping.skipped(listNames(unsupported)), tone: "bad" });
+    } else toast({ text: texts.dropping.cannotAny(listNames(unsupported)), tone: "bad" });
   };
   const take = (files: readonly File[]) => void takeAll(files).catch(toastProblem);
 
@@ -236,7 +236,7 @@ export function useFileDrop({
 const plainName = (name: string): string => name.replace(/\.\w+$/, "").slice(0, 200) || "workflow";
 
 const MAX_NAMED = 3;
-const nameSome = (names: readonly string[]): string =>
+const listNames = (names: readonly string[]): string =>
   [
     ...names.slice(0, MAX_NAMED),
     ...(names.length > MAX_NAMED ? [texts.dropping.andMore(names.length - MAX_NAMED)] : []),

@@ -1,4 +1,4 @@
-// The jobs of a workflow and what they made, live.
+// The jobs of a workflow and their outputs, updated live.
 
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo } from "react";

@@ -18,7 +18,7 @@ import { isCountedByServer, jobCount, MAX_JOBS, sweepOf } from "./sweep";
 
 export interface SubmitState {
   isBusy: boolean;
-  /** Why the server refused it, unless that is shown at a field. */
+  /** Why the server refused the form, unless the reason is shown at a field. */
   problem: string | null;
   /** Requirements that no worker has; the user may submit anyway. */
   missing: readonly Missing[] | null;

@@ -8,13 +8,13 @@ import { choice, input, named } from "./test-fixtures";
 import { defaultText, describeSize, describeValue, randomSeed, stepValue, validateInput } from "./values";
 
 test("reports problems by field", () => {
-  const said = (texts: Record<string, string>) => validateInput(named(Object.keys(texts)[0] ?? ""), choice, texts);
-  expect(said({ steps: "many" })).toBe("Enter a number.");
-  expect(said({ steps: "1.5" })).toBe("Enter a whole number.");
-  expect(said({ steps: "101" })).toBe("Must be at most 100.");
-  expect(said({ steps: "0" })).toBe("Must be at least 1.");
-  expect(said({ seed: "" })).toBeNull();
-  expect(said({ sampler: "gone" })).toContain("gone");
+  const problems = (texts: Record<string, string>) => validateInput(named(Object.keys(texts)[0] ?? ""), choice, texts);
+  expect(problems({ steps: "many" })).toBe("Enter a number.");
+  expect(problems({ steps: "1.5" })).toBe("Enter a whole number.");
+  expect(problems({ steps: "101" })).toBe("Must be at most 100.");
+  expect(problems({ steps: "0" })).toBe("Must be at least 1.");
+  expect(problems({ seed: "" })).toBeNull();
+  expect(problems({ sampler: "gone" })).toContain("gone");
   const words = input("words", "text", { maximum: 5 });
   expect(validateInput(words, choice, { words: "five5" })).toBeNull();
   expect(validateInput(words, choice, { words: "sixsix" })).toBe("Must have at most 5 characters.");
@@ -69,19 +69,19 @@ test("folds a form of more than 60 fields, except for required fields and the fi
   expect(sectionsOf(many(61)).groups.find((each) => each.name === "Second")?.inputs).toHaveLength(1);
 });
 
-test("offers variations if jobs draw a seed that is no field", () => {
+test("offers variations if jobs draw a seed that is not a field", () => {
   const form = { ...choice, properties: [named("prompt")] };
   const three = { ...EMPTY, tries: "3" };
   expect(sweepOf(form, three).tries).toBe(1);
   expect(sweepOf({ ...form, drawsSeed: true }, three).tries).toBe(3);
 });
 
-test("scales a default with the input it is scaled from", () => {
+test("scales a default with its source input", () => {
   expect(defaultText(named("switch_at"), choice, { steps: "30" })).toBe("15");
   expect(defaultText(named("switch_at"), choice, { steps: "many" })).toBe("10");
 });
 
-test("applies a preset by role and lists values it cannot apply", () => {
+test("applies a preset by role and lists values that do not fit", () => {
   expect(presetTexts({ steps: 8, length: 33, sampler: "none" }, choice)).toEqual({
     texts: { steps: "8" },
     ignored: ["length", "sampler"],

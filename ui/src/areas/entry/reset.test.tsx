@@ -37,7 +37,7 @@ it("mentions a webhook only if there is one", async () => {
   expect(screen.getByText(entry.reset.about)).toBeTruthy();
 });
 
-it("says that a webhook stays active", async () => {
+it("warns that a webhook stays active", async () => {
   await open(true);
   expect(screen.getByText(`${entry.reset.about} ${entry.reset.webhook}`)).toBeTruthy();
 });

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { ChevronDown, Star, ThumbsDown, X } from "lucide-react";
-import { useFilterable } from "@/api/queries";
+import { useFilterWorkflows } from "@/api/queries";
 import { FilterChip, Menu } from "@/kit";
 import { gallery as texts } from "@/texts/gallery";
 import styles from "./gallery.module.css";
@@ -88,7 +88,7 @@ function ActiveFilter({ name, onRemove }: { name: string; onRemove: () => void }
 }
 
 function WorkflowFilter({ query, onChange }: { query: GalleryQuery; onChange: Change }) {
-  const all = useFilterable();
+  const all = useFilterWorkflows();
   const found = all.find((each) => each.slug === query.workflow);
   const { filters } = texts;
   if (!all.length && !query.workflow) return null;

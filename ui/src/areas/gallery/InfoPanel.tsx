@@ -27,8 +27,7 @@ export async function copyText(text: string, message: string): Promise<void> {
   }
 }
 
-/** Path of the output file on this machine; null if unknown. */
-/** Where the file of an output is, and the ComfyUI that made it. */
+/** The path of an output's file on this machine and the ComfyUI that made the output; null if unknown. */
 export function useOrigin(item: Item | undefined): { path: string | null; comfyui: string | null } {
   const { data } = useQuery({ ...aboutJob(item?.job_id ?? ""), enabled: item !== undefined });
   const own = data?.files.find((each) => each.output_number === item?.number);

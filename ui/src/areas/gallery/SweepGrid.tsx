@@ -8,7 +8,7 @@ import { drawGrid } from "./grid-picture";
 import { items, useItem } from "./item-store";
 import { batchGrid } from "./queries";
 import styles from "./SweepGrid.module.css";
-import { type Axis, cellRatio, cellsOf, otherAxes, usualView, type View, withAxis } from "./sweep-grid";
+import { type Axis, cellRatio, cellsOf, defaultView, otherAxes, type View, withAxis } from "./sweep-grid";
 import { Tile } from "./Tile";
 import { useTilePointer } from "./use-tile-pointer";
 
@@ -31,7 +31,7 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
   const [chosen, setChosen] = useState<View | null>(null);
   const [isBusy, setBusy] = useState(false);
   const { hovered, handlers } = useTilePointer({ onOpen, onCheck });
-  const view = useMemo(() => chosen ?? usualView(grid?.axes ?? []), [chosen, grid]);
+  const view = useMemo(() => chosen ?? defaultView(grid?.axes ?? []), [chosen, grid]);
   const shown = useMemo(() => (grid ? cellsOf(grid, view, MAX_SHOWN) : []), [grid, view]);
   const ids = useMemo(() => shown.flat().filter((each) => each !== null), [shown]);
   useEffect(() => void items.all(ids), [ids]);
@@ -107,7 +107,7 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
             <tr>
               {down && <th scope="col">{down.name}</th>}
               {columns.map((value, column) => (
-                // biome-ignore lint/suspicious/noArrayIndexKey: a value is known by its place
+                // biome-ignore lint/suspicious/noArrayIndexKey: values are identified by position
                 <th key={column} scope="col" title={value}>
                   <small>{across.name}</small> {breakable(value)}
                 </th>
@@ -116,7 +116,7 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
           </thead>
           <tbody>
             {rows.map((value, row) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: a value is known by its place
+              // biome-ignore lint/suspicious/noArrayIndexKey: values are identified by position
               <tr key={row}>
                 {down && (
                   <th scope="row" title={value}>
@@ -126,7 +126,7 @@ export function SweepGrid({ batch, name, selected, onOpen, onCheck }: SweepGridP
                 {columns.map((_value, column) => {
                   const id = shown[row]?.[column] ?? null;
                   return (
-                    // biome-ignore lint/suspicious/noArrayIndexKey: a value is known by its place
+                    // biome-ignore lint/suspicious/noArrayIndexKey: values are identified by position
                     <td key={column}>
                       <div className={styles.cell} style={{ width, height }} role={id ? "list" : undefined}>
                         {id ? (
@@ -163,7 +163,7 @@ function Cut({ axis }: { axis: Axis | undefined }) {
   return <p className={styles.cut}>{texts.sweep.cut(MAX_SHOWN, axis.values.length, axis.name)}</p>;
 }
 
-/** The width of an element, from when it is there. */
+/** The width of an element once it is mounted. */
 function useWidth(of: RefObject<HTMLElement | null>, isThere: boolean): number {
   const [width, setWidth] = useState(0);
   useLayoutEffect(() => {

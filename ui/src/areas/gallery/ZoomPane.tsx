@@ -3,7 +3,7 @@ import { classes } from "@/kit";
 import { useLatest } from "@/lib/use-latest";
 import styles from "./ZoomPane.module.css";
 
-/** Scale relative to fitting, and offset in fractions of the pane, so panes of other sizes can share a view. */
+/** `scale` is 1 if the picture fits; the offset is in fractions of the pane. So panes of different sizes share a view. */
 export interface View {
   scale: number;
   x: number;
@@ -11,13 +11,13 @@ export interface View {
 }
 
 export const FIT: View = { scale: 1, x: 0, y: 0 };
-const MOST = 16;
-const LEAST = 0.05;
+const MAX_SCALE = 16;
+const MIN_SCALE = 0.05;
 const SWIPE = 60;
 
 /** Keeps the picture inside its pane. */
 export function clampView({ scale, x, y }: View): View {
-  const zoom = Math.min(MOST, Math.max(LEAST, scale));
+  const zoom = Math.min(MAX_SCALE, Math.max(MIN_SCALE, scale));
   const slack = Math.max(0, (zoom - 1) / 2);
   return { scale: zoom, x: Math.min(slack, Math.max(-slack, x)), y: Math.min(slack, Math.max(-slack, y)) };
 }
@@ -25,7 +25,7 @@ export function clampView({ scale, x, y }: View): View {
 /** Zooms by `factor` around the point (`x`, `y`), measured from the center. */
 export function zoomBy(view: View, factor: number, x = 0, y = 0): View {
   // below 1 only for a small picture at its actual size
-  const scale = Math.min(MOST, Math.max(Math.min(1, view.scale), view.scale * factor));
+  const scale = Math.min(MAX_SCALE, Math.max(Math.min(1, view.scale), view.scale * factor));
   const grown = scale / view.scale;
   return clampView({ scale, x: x - (x - view.x) * grown, y: y - (y - view.y) * grown });
 }

@@ -22,7 +22,7 @@ const PADDING = 6;
 const MAX_LOADS = 6;
 
 /** Cuts a text to a width. */
-function cutTo(context: CanvasRenderingContext2D, text: string, width: number): string {
+function truncate(context: CanvasRenderingContext2D, text: string, width: number): string {
   const line = text.replace(/\s+/g, " ");
   if (context.measureText(line).width <= width) return line;
   let length = line.length;
@@ -63,7 +63,7 @@ export async function drawGrid(grid: SweepGrid, view: View, title: string): Prom
   const write = (text: string, x: number, y: number, width: number, font = FONT) => {
     context.font = font;
     context.fillStyle = "#111";
-    context.fillText(cutTo(context, text, width - 2 * PADDING), x + PADDING, y + LINE / 2);
+    context.fillText(truncate(context, text, width - 2 * PADDING), x + PADDING, y + LINE / 2);
   };
   write(title, 0, 0, size.width, BOLD);
   const high = Math.round(size.cell / ratio);

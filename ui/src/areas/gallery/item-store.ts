@@ -40,7 +40,7 @@ export class ItemStore {
     return this.cached.get(id)?.item;
   }
 
-  /** The server does not have it. */
+  /** Whether the server does not have the output. */
   isGone(id: string): boolean {
     return this.missing.has(id);
   }

@@ -44,13 +44,13 @@ export interface Measures {
 }
 
 const UNKNOWN = 1.25;
-const NARROWEST = 0.45;
-const WIDEST = 3;
+const MIN_RATIO = 0.45;
+const MAX_RATIO = 3;
 /** A nearly full last row is stretched; a single output is not. */
 const NEARLY_FULL = 0.8;
 
 export const aspectOf = (ratio: number): number =>
-  ratio > 0 ? Math.min(WIDEST, Math.max(NARROWEST, ratio / 100)) : UNKNOWN;
+  ratio > 0 ? Math.min(MAX_RATIO, Math.max(MIN_RATIO, ratio / 100)) : UNKNOWN;
 
 export function computeLayout(groups: readonly Group[], { width, rowHeight, gap, headingHeight }: Measures): Layout {
   const count = groups.reduce((sum, each) => sum + each.ids.length, 0);
@@ -139,7 +139,7 @@ export const rowOf = (layout: Layout, place: number): number => firstIndex(layou
 
 export type Step = "left" | "right" | "up" | "down";
 
-/** Itself at the edges. */
+/** The neighbor in a direction; the output itself at the edges. */
 export function neighborOf(layout: Layout, place: number, step: Step): number {
   if (step === "left") return Math.max(0, place - 1);
   if (step === "right") return Math.min(layout.ids.length - 1, place + 1);

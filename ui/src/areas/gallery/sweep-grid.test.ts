@@ -1,5 +1,14 @@
 import { expect, it } from "vitest";
-import { cellsOf, itemAt, pictureSize, type SweepGrid, sliceNames, slicesOf, usualView, withAxis } from "./sweep-grid";
+import {
+  cellsOf,
+  defaultView,
+  itemAt,
+  pictureSize,
+  type SweepGrid,
+  sliceNames,
+  slicesOf,
+  withAxis,
+} from "./sweep-grid";
 
 const axis = (key: string, ...values: string[]) => ({ key, name: key.toUpperCase(), values });
 const grid: SweepGrid = {
@@ -8,7 +17,7 @@ const grid: SweepGrid = {
 };
 
 it("shows the two fastest axes as rows and columns", () => {
-  expect(cellsOf(grid, usualView(grid.axes), 40)).toEqual([
+  expect(cellsOf(grid, defaultView(grid.axes), 40)).toEqual([
     ["o0", "o1"],
     ["o2", "o3"],
     ["o4", null],
@@ -16,18 +25,18 @@ it("shows the two fastest axes as rows and columns", () => {
 });
 
 it("shows the chosen value of the third axis", () => {
-  const view = { ...usualView(grid.axes), z: { 0: 1 } };
+  const view = { ...defaultView(grid.axes), z: { 0: 1 } };
   expect(cellsOf(grid, view, 40)[0]).toEqual(["o6", "o7"]);
   expect(sliceNames(grid.axes, view)).toEqual([["Z", "q"]]);
 });
 
 it("shows one axis as one row", () => {
   const one = { axes: [axis("x", "a", "b", "c")], cells: ["o0", "o1", "o2"] };
-  expect(cellsOf(one, usualView(one.axes), 2)).toEqual([["o0", "o1"]]);
+  expect(cellsOf(one, defaultView(one.axes), 2)).toEqual([["o0", "o1"]]);
 });
 
 it("swaps the axes if columns take the axis of the rows", () => {
-  const view = usualView(grid.axes);
+  const view = defaultView(grid.axes);
   expect(withAxis(view, "x", 1)).toMatchObject({ x: 1, y: 2 });
   expect(withAxis(view, "y", 2)).toMatchObject({ x: 1, y: 2 });
   expect(withAxis(view, "y", 0)).toMatchObject({ x: 2, y: 0 });
@@ -38,7 +47,7 @@ it("numbers items as the server does", () => {
 });
 
 it("has a slice for each value of the other axes", () => {
-  expect(slicesOf(grid.axes, usualView(grid.axes)).map((each) => each.z)).toEqual([{ 0: 0 }, { 0: 1 }]);
+  expect(slicesOf(grid.axes, defaultView(grid.axes)).map((each) => each.z)).toEqual([{ 0: 0 }, { 0: 1 }]);
 });
 
 it("bounds the picture", () => {

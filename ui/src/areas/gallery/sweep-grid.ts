@@ -14,7 +14,7 @@ export interface View {
 }
 
 /** The two axes that vary fastest. */
-export const usualView = (axes: readonly Axis[]): View => ({
+export const defaultView = (axes: readonly Axis[]): View => ({
   x: axes.length - 1,
   y: axes.length > 1 ? axes.length - 2 : null,
   z: {},
@@ -70,10 +70,10 @@ export const sliceNames = (axes: readonly Axis[], view: View): [name: string, va
     return [axis?.name ?? "", axis?.values[view.z[index] ?? 0] ?? ""];
   });
 
-// Pictures of a sweep may differ in shape, and each is shown whole.
+// Pictures of a sweep may differ in aspect ratio. Each is shown uncropped.
 const [MIN_RATIO, MAX_RATIO] = [0.75, 1.6];
 
-/** The shape of all cells, after the first picture. */
+/** The aspect ratio of all cells, taken from the first picture. */
 export const cellRatio = (first: { width?: number | null; height?: number | null } | undefined): number =>
   Math.min(MAX_RATIO, Math.max(MIN_RATIO, first?.width && first.height ? first.width / first.height : 1));
 
@@ -90,7 +90,7 @@ export const GAP = 8;
 const [MAX_SIDE, MAX_PIXELS] = [8192, 40_000_000];
 const [MIN_CELL, MAX_CELL] = [48, 384];
 
-/** The largest cells with which the picture fits; null if even the smallest do not. */
+/** The picture with the largest cells that fit into the limits; null if even the smallest cells do not fit. */
 export function pictureSize(columns: number, rows: number, slices: number, ratio: number): PictureSize | null {
   const of = (cell: number): PictureSize => ({
     cell,

@@ -30,7 +30,7 @@ export function useIndex(query: GalleryQuery) {
   }, [page]);
   // show the newest page before the whole index arrives
   const first = useMemo(
-    () => (page?.items.length && !data && isByTime ? prependOutputs([], page.items.map(placed)) : null),
+    () => (page?.items.length && !data && isByTime ? prependOutputs([], page.items.map(indexEntry)) : null),
     [page, data, isByTime],
   );
   // either query may finish first; an unchanged index keeps its identity, which ends the loop
@@ -42,7 +42,7 @@ export function useIndex(query: GalleryQuery) {
     const { queryKey } = index(query);
     if (isByTime && added.length < GALLERY_LIMIT && data.total + added.length === page.total) {
       client.setQueryData<Index>(queryKey, {
-        groups: prependOutputs(data.groups, added.map(placed)),
+        groups: prependOutputs(data.groups, added.map(indexEntry)),
         total: page.total,
       });
     } else void client.invalidateQueries({ queryKey });
@@ -52,7 +52,7 @@ export function useIndex(query: GalleryQuery) {
   return { ...found, data: shown, first };
 }
 
-const placed = (each: Newest["items"][number]) => ({
+const indexEntry = (each: Newest["items"][number]) => ({
   id: each.id,
   key: dayOf(each.created_at),
   ratio: ratioOf(each),

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "react";
 
-/** Outputs added above while the user is scrolled down. */
+/** The number of outputs added at the top while the user is scrolled down. */
 export function useNewCount(order: readonly string[], words: string, isAtTop: boolean, isKnown: boolean): number {
   const [first, setFirst] = useState<{ words: string; id: string | undefined } | null>(null);
   const isNew = isKnown && (isAtTop || first?.words !== words || !first.id);

@@ -92,11 +92,11 @@ export function useVisibleRows({ scroller, inner, groups, viewKey, rowHeight, on
     width,
     layout,
     rows,
-    /** Places of the first output in view, and after the last. */
+    /** Index of the first output in view, and the index after the last one. */
     first,
     end,
     updateRange,
-    /** Renders again even if the rows stay the same. */
+    /** Renders again even if the rows do not change. */
     rerender: useCallback(() => setRange((now) => [...now]), []),
   };
 }

@@ -3,7 +3,7 @@ import styles from "./kit.module.css";
 import { Section } from "./Section";
 
 const { sections } = texts;
-const COLOURS = [
+const COLORS = [
   "bg",
   "surface",
   "raised",
@@ -24,9 +24,9 @@ const SIZES = ["xs", "s", "m", "l", "xl", "2xl"];
 export function Foundations() {
   return (
     <>
-      <Section name={sections.colours}>
+      <Section name={sections.colors}>
         <div className={styles.swatches}>
-          {COLOURS.map((each) => (
+          {COLORS.map((each) => (
             <div key={each} className={styles.swatch}>
               <span style={{ background: `var(--${each})` }} />
               {each}

@@ -73,14 +73,14 @@ export function ClearDialog({ isOpen, onClose, actions }: ClearDialogProps) {
         <>
           <Button onClick={onClose}>{ask.keep}</Button>
           <Button look={deletes ? "danger" : "primary"} disabled={!total} onClick={() => void run()}>
-            {deletes ? ask.deleteYesMany(total) : ask.clearYes(total)}
+            {deletes ? ask.confirmDeleteMany(total) : ask.confirmClear(total)}
           </Button>
         </>
       }
     >
       <div className={styles.choices}>
         {ENDED.map((status) => {
-          const name = ask.clearWhat(common.status[status] ?? status, number(status));
+          const name = ask.clearStatus(common.status[status] ?? status, number(status));
           return (
             // biome-ignore lint/a11y/noLabelWithoutControl: the label contains the checkbox
             <label key={status}>

@@ -6,7 +6,7 @@ import { actionsFor, type JobAction } from "@/jobs/actions";
 import { Button, Checkbox, classes, IconButton, Menu, type MenuItems, Progress, RightClickMenu } from "@/kit";
 import { ago, isolated } from "@/texts/common";
 import { queue as texts } from "@/texts/queue";
-import { type Cursor, useIsAt } from "./cursor";
+import { type Cursor, useIsCurrent } from "./cursor";
 import styles from "./EntryCard.module.css";
 import { EntryTiles } from "./EntryTiles";
 import { checkboxState, isActive, progressParts, summaryOf, targetOfEntry } from "./rules";
@@ -138,7 +138,7 @@ function Summary({ entry }: { entry: QueueEntry }) {
 
 /** The only part of a card that renders when the cursor moves. CSS styles the card after it. */
 function Label(props: { id: string; label: string; cursor: Cursor; onOpen: () => void }) {
-  const isOpen = useIsAt(props.cursor, props.id);
+  const isOpen = useIsCurrent(props.cursor, props.id);
   return (
     <button
       type="button"

@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Bookmark, BookmarkPlus, ListFilter, Trash2 } from "lucide-react";
 import { type FormEvent, useState } from "react";
 import { put, remove } from "@/api/client";
-import { keys, useFilterable, views as viewsQuery } from "@/api/queries";
+import { keys, useFilterWorkflows, views as viewsQuery } from "@/api/queries";
 import type { SavedView } from "@/api/types";
 import { Button, Dialog, Field, FilterChip, IconButton, Menu, TextField, toastProblem } from "@/kit";
 import { queue as texts } from "@/texts/queue";
@@ -20,7 +20,7 @@ const SORTS = ["queue", "newest", "oldest"] as const;
 export function SavedViews({ search, onChange }: SavedViewsProps) {
   const client = useQueryClient();
   const { data: views = [] } = useQuery(viewsQuery);
-  const workflows = useFilterable();
+  const workflows = useFilterWorkflows();
   const [isNaming, setNaming] = useState(false);
   const [name, setName] = useState("");
   const hasAny = Object.values(search).some(Boolean);

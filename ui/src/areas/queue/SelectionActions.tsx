@@ -45,7 +45,7 @@ export function SelectionActions({ selected, asked, entries, hasMore, actions, o
     const confirmed = await actions.confirm({
       title: ask.cancelTitle(total),
       text: ask.cancelText,
-      yes: ask.cancelYes,
+      yes: ask.confirmCancel,
     });
     if (confirmed) await actions.bulk("cancel", pinned);
   }
@@ -54,14 +54,14 @@ export function SelectionActions({ selected, asked, entries, hasMore, actions, o
     const confirmed = await actions.confirm({
       title: ask.deleteManyTitle(total),
       text: ask.deleteManyText,
-      yes: ask.deleteYes,
+      yes: ask.confirmDelete,
       option: ask.keepFiles,
     });
     if (!confirmed) return;
     const deleted = entries.filter((each) => !isActive(each) && (isAll || selected.includes(selectionId(each))));
     deleteWithUndo(
       deleted.map((each) => each.id),
-      ask.jobsGo(total),
+      ask.jobsPending(total),
       () => actions.thenRefetchQueue(actions.bulk("delete", pinned, { keep_files: confirmed.isOptionOn })),
     );
     onSelect([]);

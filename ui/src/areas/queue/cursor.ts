@@ -6,5 +6,5 @@ import { Store } from "@/lib/store";
 
 export class Cursor extends Store<string | undefined> {}
 
-export const useIsAt = (cursor: Cursor, id: string): boolean =>
+export const useIsCurrent = (cursor: Cursor, id: string): boolean =>
   useSyncExternalStore(cursor.subscribe, () => cursor.get() === id);

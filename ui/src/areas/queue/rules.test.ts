@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { QueueEntry } from "@/api/types";
-import { actionsFor, canPrioritise } from "@/jobs/actions";
+import { actionsFor, canPrioritize } from "@/jobs/actions";
 import {
   bulkSelections,
   canMove,
@@ -95,7 +95,7 @@ describe("a job", () => {
   });
 
   it("that waits can change its priority, and so can a batch with waiting jobs", () => {
-    const can = (more: Partial<QueueEntry>) => canPrioritise(targetOfEntry(entry("a", more)));
+    const can = (more: Partial<QueueEntry>) => canPrioritize(targetOfEntry(entry("a", more)));
     expect(can({ status: "waiting" })).toBe(true);
     expect(can({ status: "running", counts: counts({ processing: 1 }) })).toBe(false);
     expect(can({ is_batch: true, status: "running", counts: counts({ processing: 1, queued: 2 }) })).toBe(true);
@@ -141,7 +141,7 @@ describe("the list", () => {
     expect(keys("Now")).toEqual(["a", "Next", "b"]);
   });
 
-  it("says how long finished entries took", () => {
+  it("shows how long finished entries took", () => {
     expect(summaryOf(entry("a", { status: "completed", took_seconds: 95 })).sub).toBe("took 2 min");
     expect(summaryOf(entry("a", { status: "completed", took_seconds: null })).sub).toBe("");
   });
@@ -190,18 +190,18 @@ it("a view is active if all its filters are equal", () => {
   expect(isSameView(view, { q: "cat" })).toBe(false);
 });
 
-it("an entry that a paused queue holds says so", () => {
+it("an entry that a paused queue holds shows that the queue is paused", () => {
   const held = entry("a", { waiting_reason: "queue_paused", starts_in_seconds: null });
   expect(summaryOf(held)).toMatchObject({ main: "Queue paused", tone: "warn" });
 });
 
-it("an entry that no worker can run is blocked and says why", () => {
+it("an entry that no worker can run is blocked and shows the reason", () => {
   const missing = entry("a", { waiting_reason: "missing", waiting_text: "No worker has flux.safetensors." });
   expect(summaryOf(missing)).toEqual({ main: "Blocked", sub: "No worker has flux.safetensors.", tone: "warn" });
   expect(summaryOf(entry("a", { waiting_reason: "busy", waiting_text: "Position 2." })).tone).toBe("quiet");
 });
 
-it("a row in line says once when its job starts", () => {
+it("the row of a waiting job shows its start time once", () => {
   const inLine = { waiting_reason: "busy", waiting_text: "Position 2. The worker is busy. Expected to start in 9 s." };
   const known = summaryOf(entry("a", { ...inLine, starts_in_seconds: 9 }));
   expect([known.main, known.sub]).toEqual(["starts in 9 s", ""]);

@@ -1,4 +1,4 @@
-// What the queue shows for a batch or job. Pure functions.
+// The texts, actions and order of batches and jobs in the queue. Pure functions.
 
 import type { QueueAsked } from "@/api/queries";
 import type { QueueEntry, SavedView } from "@/api/types";

@@ -20,7 +20,7 @@ type Covered = Pick<Effect, "slug" | "output_mime_type" | "preview_url"> & Parti
 export function Cover({ effect }: { effect: Covered }) {
   const [gone, setGone] = useState<readonly string[]>([]);
   const url = [effect.preview_url, effect.cover_url].find((each) => each && !gone.includes(each));
-  if (!url) return <Placeholder of={effect.slug} kind={kindOf(effect.output_mime_type)} />;
+  if (!url) return <Placeholder hueKey={effect.slug} kind={kindOf(effect.output_mime_type)} />;
   const lost = () => setGone((before) => [...before, url]);
   return isVideoUrl(url) ? (
     <Film url={here(url)} onError={lost} />
@@ -58,10 +58,10 @@ function Film({ url, onError }: { url: string; onError: () => void }) {
   );
 }
 
-export function Placeholder({ of, kind }: { of: string; kind: MediaKind }) {
+export function Placeholder({ hueKey, kind }: { hueKey: string; kind: MediaKind }) {
   const Icon = KIND_ICONS[kind];
   return (
-    <span className={styles.placeholder} style={{ "--hue": placeholderHue(of) } as CSSProperties} aria-hidden>
+    <span className={styles.placeholder} style={{ "--hue": placeholderHue(hueKey) } as CSSProperties} aria-hidden>
       <Icon strokeWidth={1.4} />
     </span>
   );

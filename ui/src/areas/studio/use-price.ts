@@ -6,7 +6,7 @@ import { payloadOf } from "@/areas/create/submission";
 import type { StudioEffect } from "./queries";
 import { asSingleJob } from "./use-start-effect";
 
-/** What a job costs now; null while it is not known, such as before the upload of the input that the price depends on. */
+/** The current price of a job; null while it is unknown, such as before the upload of the input that the price depends on. */
 export function usePrice(effect: StudioEffect, form: Form, fileId: string | null): number | null {
   const isFixed = effect.max_credits_cost == null;
   const body = {

@@ -27,12 +27,12 @@ async function statesAfterCuts(cuts: number): Promise<(string | undefined)[]> {
   return states;
 }
 
-it("ends with a sentence if the storage refuses this page while the server is up", async () => {
+it("ends with an error message if the storage refuses this page while the server is up", async () => {
   live.mockReturnValue("live");
   expect(await statesAfterCuts(3)).toEqual(["cut", "cut", "refused"]);
 });
 
-it("goes on while the server is away", async () => {
+it("continues while the server is unreachable", async () => {
   live.mockReturnValue("away");
   expect(await statesAfterCuts(4)).toEqual(["cut", "cut", "cut", "cut"]);
 });

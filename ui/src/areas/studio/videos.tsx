@@ -102,7 +102,7 @@ function VideoCard({ job }: { job: Job }) {
             />
           </span>
         ) : (
-          <Placeholder of={job.workflow_slug ?? job.id} kind={kindOf("video/mp4")} />
+          <Placeholder hueKey={job.workflow_slug ?? job.id} kind={kindOf("video/mp4")} />
         )}
         {gone && (
           <span className={styles.expired}>

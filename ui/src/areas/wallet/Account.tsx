@@ -37,7 +37,7 @@ export function Account() {
 }
 
 /** A form whose problems are shown at their fields, or above them. */
-function useSending(send: () => Promise<void>) {
+function useSubmission(send: () => Promise<void>) {
   const [problem, setProblem] = useState<Problem | null>(null);
   const [isSending, setSending] = useState(false);
   const onSubmit = async (event: FormEvent) => {
@@ -60,7 +60,7 @@ function EmailForm({ email, sendsMail, isVerified }: { email: string; sendsMail:
   const client = useQueryClient();
   const [wanted, setWanted] = useState(email);
   const [password, setPassword] = useState("");
-  const { onSubmit, errors, general, isSending } = useSending(async () => {
+  const { onSubmit, errors, general, isSending } = useSubmission(async () => {
     const { message } = await post("/api/account/email", { body: { email: wanted, password } });
     setPassword("");
     toast(message ?? texts.saved);
@@ -89,7 +89,7 @@ function EmailForm({ email, sendsMail, isVerified }: { email: string; sendsMail:
 function PasswordForm() {
   const [current, setCurrent] = useState("");
   const [next, setNext] = useState("");
-  const { onSubmit, errors, general, isSending } = useSending(async () => {
+  const { onSubmit, errors, general, isSending } = useSubmission(async () => {
     const { message } = await post("/api/account/password", {
       body: { current_password: current, new_password: next },
     });
@@ -117,7 +117,7 @@ function PasswordForm() {
 
 function DeleteDialog({ onClose }: { onClose: () => void }) {
   const [password, setPassword] = useState("");
-  const { onSubmit, errors, general, isSending } = useSending(async () => {
+  const { onSubmit, errors, general, isSending } = useSubmission(async () => {
     await post("/api/account/delete", { body: { password } });
     // reload the app, so that no data of the user is left
     location.replace("/sign-in");

@@ -74,7 +74,7 @@ export interface LedgerLine {
   type: string;
 }
 
-/** Merges a reservation and its use into one line with the cost. What was not used was released. */
+/** Merges a reservation and its use into one line with the cost. Unused tokens were released. */
 export function ledgerLines(found: readonly Transaction[]): LedgerLine[] {
   const used = found.filter((each) => each.type === "JOB_CONSUME");
   const released = new Map(used.map((each) => [each.job_id, each.amount]));

@@ -16,7 +16,7 @@ import { MorePages, QueryResult, RelativeTime, Sheet, State, sheet } from "../sh
 
 const FORMATS = ["csv", "jsonl"] as const;
 
-/** What people have changed, and when. */
+/** The changes that people made on this server. */
 export default function AuditPage() {
   const search = useSearch({ from: "/console/audit" });
   const asked = parseAuditQuery(search);
@@ -46,7 +46,7 @@ export default function AuditPage() {
       </Header>
       <Sheet>
         <p className={sheet.about}>{texts.about}</p>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {({ pages }) => {
             const rows = pages.flatMap((each) => each.items);
             if (!rows.length)
@@ -93,7 +93,7 @@ export default function AuditPage() {
                     { id: "at", name: columns.at, show: (each) => <RelativeTime at={each.created_at} /> },
                   ]}
                 />
-                <MorePages of={found} />
+                <MorePages query={found} />
               </>
             );
           }}

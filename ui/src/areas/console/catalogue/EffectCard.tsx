@@ -7,7 +7,7 @@ import styles from "./EffectCard.module.css";
 interface EffectCardProps {
   name: string;
   tokens: number;
-  /** Whether the price is a formula, and this is the least. */
+  /** Whether the price is a formula and `tokens` its minimum. */
   isFrom?: boolean;
   /** Shown below the name. */
   about: string;

@@ -151,7 +151,7 @@ export const changeProperty = (built: FormDefinition, key: string, part: Partial
   }),
 });
 
-/** Drops what the new type does not support. */
+/** Drops the settings that the new type does not support. */
 export function changeType(property: Property, type: PropertyType): Partial<Property> {
   const { default_value: value } = property;
   const kept =

@@ -24,7 +24,7 @@ export function History({ id }: { id: string }) {
         {data && attempts.length === 0 && <p className={styles.quiet}>{texts.historyEmpty}</p>}
         <ol className={styles.attempts} reversed>
           {attempts.map((each) => (
-            <Try key={each.epoch} attempt={each} />
+            <AttemptRow key={each.epoch} attempt={each} />
           ))}
         </ol>
       </section>
@@ -43,7 +43,7 @@ export function History({ id }: { id: string }) {
   );
 }
 
-function Try({ attempt: { worker_id, leased_at, ended_at, outcome, reason, cost } }: { attempt: Attempt }) {
+function AttemptRow({ attempt: { worker_id, leased_at, ended_at, outcome, reason, cost } }: { attempt: Attempt }) {
   const word = outcome ?? (ended_at ? null : "running");
   const parts = [
     word && (texts.outcomes[word] ?? word),

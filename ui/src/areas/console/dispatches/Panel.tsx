@@ -46,8 +46,8 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
         )}
       </div>
       <Actions dispatch={dispatch} />
-      {dispatch.status === "queued" && <WhyItWaits id={String(dispatch.id)} />}
-      {dispatch.last_error && dispatch.status !== "completed" && <WhatWentWrong error={dispatch.last_error} />}
+      {dispatch.status === "queued" && <WaitingReason id={String(dispatch.id)} />}
+      {dispatch.last_error && dispatch.status !== "completed" && <ErrorDetails error={dispatch.last_error} />}
       <Support dispatch={dispatch} />
       <Heading>{facts.title}</Heading>
       <Facts
@@ -95,13 +95,13 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
   );
 }
 
-function WhatWentWrong({ error }: { error: string }) {
+function ErrorDetails({ error }: { error: string }) {
   // no advice: it addresses the user who submitted the job
   const { cause, details } = explainError(workerMessage(error), error);
   return <ErrorCard title={cause} details={details} />;
 }
 
-function WhyItWaits({ id }: { id: string }) {
+function WaitingReason({ id }: { id: string }) {
   const { data } = useQuery(waitingOf(id));
   if (!data) return null;
   return (

@@ -10,7 +10,7 @@ import { BULK_ACTIONS, type BulkAction } from "./rules";
 
 const texts = words.bulk;
 
-/** What can be done with the selected jobs. */
+/** Actions for the selected jobs. */
 export function SelectedActions({ ids, onClear }: { ids: readonly number[]; onClear: () => void }) {
   const client = useQueryClient();
   const [asked, ask] = useState<BulkAction | null>(null);

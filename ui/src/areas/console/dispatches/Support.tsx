@@ -1,4 +1,4 @@
-// A job as its customer sees it, and what an operator can do for the customer.
+// A job as its customer sees it, with the actions that an operator can take for the customer.
 
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
@@ -29,7 +29,7 @@ export function Support({ dispatch }: { dispatch: Dispatch }) {
   return (
     <section className={styles.history} aria-label={texts.title}>
       <Heading>{texts.title}</Heading>
-      {/* the preview of a running job is its customer's alone */}
+      {/* only the customer may see the preview of a running job */}
       {job.status !== "processing" && <Viewer job={job} at={at} onAt={setAt} />}
       {job.error && <ErrorCard title={job.error} />}
       <SupportActions dispatch={dispatch} found={data} />

@@ -90,7 +90,7 @@ const columnsFor = (
     id: "attempts",
     name: columns.attempts,
     width: "76px",
-    isEnd: true,
+    isRightAligned: true,
     from: "wide",
     show: ({ attempts, max_attempts }) => texts.attemptsOf(attempts, max_attempts),
   },
@@ -98,7 +98,7 @@ const columnsFor = (
     id: "priority",
     name: columns.priority,
     width: "64px",
-    isEnd: true,
+    isRightAligned: true,
     from: "wide",
     show: ({ priority }) => priority,
   },
@@ -106,7 +106,7 @@ const columnsFor = (
     id: "time",
     name: columns.time,
     width: "104px",
-    isEnd: true,
+    isRightAligned: true,
     from: "medium",
     show: (dispatch) => <Time dispatch={dispatch} />,
   },
@@ -114,7 +114,7 @@ const columnsFor = (
     id: "created",
     name: columns.created,
     width: "76px",
-    isEnd: true,
+    isRightAligned: true,
     show: ({ created_at }) => <TimeAgo at={created_at} />,
   },
 ];
@@ -144,7 +144,7 @@ export default function DispatchesPage() {
     setSelected((before) => new Set(isOn ? [...before, id] : [...before].filter((each) => each !== id)));
   }, []);
   const shownColumns = useMemo(() => columnsFor(open, selected, select), [open, selected, select]);
-  // of the rows that are still listed
+  // only rows that are still listed
   const chosen = rows.map(({ id }) => id).filter((id) => selected.has(id));
   useKeys(
     search.open ? [{ keys: "Escape", name: common.close, group: texts.list, run: () => change({ open: "" }) }] : [],

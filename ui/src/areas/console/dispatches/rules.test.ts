@@ -41,7 +41,7 @@ it("offers a refund of a job that was paid and not refunded", () => {
   expect(refundableTokens({ ...job, charged_tokens: null })).toBe(0);
 });
 
-it("filters by user, effect and day, and drops days that do not exist", () => {
+it("filters by user, effect and day, and drops nonexistent days", () => {
   expect(
     parseDispatchesQuery({ user: "ada@example.com", effect: "clip", from: "2026-02-30", to: "2026-03-01" }),
   ).toEqual({

@@ -3,7 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { buttonClass, ErrorCard } from "@/kit";
 import { effect as texts } from "@/texts/console-effects";
 import { fitting, fleets } from "../catalogue/queries";
-import { cannotRun } from "./worker-warning";
+import { missingRequirements } from "./worker-warning";
 
 /** Warns if no fleet or no worker can run the jobs of an effect. */
 export function WorkerWarning({ workflow }: { workflow: string }) {
@@ -11,7 +11,7 @@ export function WorkerWarning({ workflow }: { workflow: string }) {
   const { data: found } = useQuery({ ...fitting(workflow), enabled: workflow !== "" });
   if (!groups) return null;
   const mapped = groups.filter((each) => each.workflow_slugs.includes(workflow));
-  const missing = mapped.length && found ? cannotRun(found.workers.items, mapped) : null;
+  const missing = mapped.length && found ? missingRequirements(found.workers.items, mapped) : null;
   if (mapped.length && missing === null) return null;
   return (
     <ErrorCard

@@ -16,7 +16,7 @@ export default function EffectPage() {
         <BackTo to="/console/effects" name={console_.pages.effects} />
       </Header>
       <Sheet>
-        <QueryResult of={found}>{() => null}</QueryResult>
+        <QueryResult query={found}>{() => null}</QueryResult>
       </Sheet>
     </>
   );

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Fleet } from "../catalogue/queries";
-import { cannotRun } from "./worker-warning";
+import { missingRequirements } from "./worker-warning";
 
 const worker = (fit: "able" | "unable" | "unknown", models: string[] = []) => ({
   fit,
@@ -10,18 +10,18 @@ const worker = (fit: "able" | "unable" | "unknown", models: string[] = []) => ({
 const fixed = { autoscaling: null };
 const scaled = { autoscaling: {} as Fleet["autoscaling"] };
 
-it("names what all workers are missing", () => {
-  expect(cannotRun([worker("unable", ["wan.safetensors"]), worker("unable", ["wan.safetensors"])], [fixed])).toEqual([
-    "wan.safetensors",
-  ]);
+it("names the requirements that all workers are missing", () => {
+  expect(
+    missingRequirements([worker("unable", ["wan.safetensors"]), worker("unable", ["wan.safetensors"])], [fixed]),
+  ).toEqual(["wan.safetensors"]);
 });
 
-it("warns without any worker, unless a fleet launches one", () => {
-  expect(cannotRun([], [fixed])).toEqual([]);
-  expect(cannotRun([], [fixed, scaled])).toBeNull();
+it("warns if there is no worker, unless a fleet can launch one", () => {
+  expect(missingRequirements([], [fixed])).toEqual([]);
+  expect(missingRequirements([], [fixed, scaled])).toBeNull();
 });
 
-it("does not warn if one worker can, or has not reported", () => {
-  expect(cannotRun([worker("unable", ["a"]), worker("able")], [fixed])).toBeNull();
-  expect(cannotRun([worker("unknown")], [fixed])).toBeNull();
+it("does not warn if a worker can run the workflow or has not reported yet", () => {
+  expect(missingRequirements([worker("unable", ["a"]), worker("able")], [fixed])).toBeNull();
+  expect(missingRequirements([worker("unknown")], [fixed])).toBeNull();
 });

@@ -59,7 +59,7 @@ export default function EffectsPage() {
         </FilterChip>
       </Header>
       <Sheet>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {(all) => {
             const shown = all.filter(fits);
             if (!all.length) {

@@ -13,7 +13,7 @@ interface MachineFieldsProps {
   onChange: (next: Partial<MachinesDraft>) => void;
 }
 
-/** What launches the machines of a fleet, and what they are. */
+/** The provider, types and contents of a fleet's machines. */
 export function MachineFields({ draft, problemOf, onChange }: MachineFieldsProps) {
   const { instance_types: types } = draft;
   const providers = [...new Set([...PROVIDERS, draft.provider])];
@@ -63,7 +63,7 @@ export function MachineFields({ draft, problemOf, onChange }: MachineFieldsProps
         <p className={styles.quiet}>{texts.typesAbout}</p>
         {types.map((each, index) => (
           <fieldset
-            // biome-ignore lint/suspicious/noArrayIndexKey: their names are edited, and they are told apart by place
+            // biome-ignore lint/suspicious/noArrayIndexKey: types are identified by position, because their names are edited
             key={index}
             className={styles.type}
             aria-label={texts.type(index + 1)}

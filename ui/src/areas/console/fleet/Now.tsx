@@ -14,18 +14,18 @@ const TONES: Readonly<Record<string, Tone>> = { booting: "info", ready: "muted",
 
 type Machine = Scaling["machines"][number];
 
-function doing(machine: Machine): string {
+function machineActivity(machine: Machine): string {
   if (machine.state === "booting") return machineTexts.booting(machine.boot_seconds_left);
   if (machine.leases > 0) return machineTexts.busy(machine.busy_seconds_left);
   return machineTexts.idle(machine.idle_seconds);
 }
 
-function Figures({ name, figures }: { name: string; figures: readonly [string, string][] }) {
+function Metrics({ name, metrics }: { name: string; metrics: readonly [string, string][] }) {
   return (
     <section className={styles.group} aria-label={name}>
       <h2>{name}</h2>
       <dl className={styles.figures}>
-        {figures.map(([each, value]) => (
+        {metrics.map(([each, value]) => (
           <div key={each}>
             <dt>{each}</dt>
             <dd>{value}</dd>
@@ -36,13 +36,13 @@ function Figures({ name, figures }: { name: string; figures: readonly [string, s
   );
 }
 
-/** Load and machines of the fleet. Jobs can run on any fleet of the stage, so queue figures cover all fleets. */
+/** Load and machines of the fleet. Jobs can run on any fleet of the stage, so queue metrics cover all fleets. */
 export function Now({ fleet }: { fleet: Fleet }) {
   const { data: metrics } = useQuery(fleetMetrics(fleet.stage, fleet.slug));
   const { data: how } = useQuery(scaling(fleet.stage, fleet.slug));
   const isManaged = isScaled(fleet);
   const own: [string, string][] = [[texts.running, metrics ? number.format(metrics.leases) : "–"]];
-  const together: [string, string][] = [
+  const allFleets: [string, string][] = [
     [texts.queued, metrics ? number.format(metrics.queued) : "–"],
     [texts.oldest, metrics?.oldest_age_seconds != null ? duration(metrics.oldest_age_seconds) : "–"],
     [texts.done, metrics ? number.format(metrics.completed) : "–"],
@@ -58,8 +58,8 @@ export function Now({ fleet }: { fleet: Fleet }) {
   }
   return (
     <div className={styles.column}>
-      <Figures name={texts.own} figures={own} />
-      <Figures name={texts.together(shared.stages[fleet.stage] ?? fleet.stage)} figures={together} />
+      <Metrics name={texts.own} metrics={own} />
+      <Metrics name={texts.together(shared.stages[fleet.stage] ?? fleet.stage)} metrics={allFleets} />
       {isManaged && how?.decision && (
         <Panel title={texts.lastDecision} aside={<TimeOfDay at={how.decision.created_at} />}>
           <p className={styles.reason}>{how.decision.reason}</p>
@@ -95,7 +95,7 @@ export function Now({ fleet }: { fleet: Fleet }) {
                 ),
                 sort: (each) => each.state,
               },
-              { id: "doing", name: machineTexts.doing, show: doing },
+              { id: "activity", name: machineTexts.activity, show: machineActivity },
               { id: "type", name: machineTexts.type, show: (each) => each.instance_type ?? "–" },
               {
                 id: "jobs",

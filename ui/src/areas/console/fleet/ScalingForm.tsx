@@ -149,7 +149,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
         </p>
         {draft.schedules.map((each, index) => (
           <ScheduleFields
-            // biome-ignore lint/suspicious/noArrayIndexKey: they have no names, and are told apart by their places
+            // biome-ignore lint/suspicious/noArrayIndexKey: schedules have no names and are identified by position
             key={index}
             index={index}
             schedule={each}

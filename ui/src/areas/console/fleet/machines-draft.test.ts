@@ -23,13 +23,13 @@ it("sends only changed fields", () => {
   });
 });
 
-it("shows a fleet without settings as one whose machines exist already", () => {
+it("shows a fleet without settings as one whose machines already exist", () => {
   const before = machinesDraftOf(null);
   expect(before).toMatchObject({ provider: "static", slots: 1, options: "" });
   expect(machineChangesOf(before, { ...before, provider: "local" })).toEqual({ provider: "local" });
 });
 
-it("refuses options that are no JSON object, and types without a name of their own", () => {
+it("rejects options that are not a JSON object, and types without a unique name", () => {
   const before = machinesDraftOf(stored);
   expect(validateMachines(before)).toEqual({});
   for (const options of ["{", "[]", "1", "null"]) {

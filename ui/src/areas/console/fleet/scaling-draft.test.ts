@@ -30,7 +30,7 @@ it("starts with defaults for a fleet without settings", () => {
 describe("validation", () => {
   const draft = draftOf(details);
 
-  it("reports missing and contradicting numbers", () => {
+  it("reports missing and contradictory numbers", () => {
     expect(validateDraft(draft)).toEqual({});
     expect(validateDraft({ ...draft, cost_per_hour: null })).toEqual({});
     expect(Object.keys(validateDraft({ ...draft, max_machines: null }))).toEqual(["max_machines"]);

@@ -62,7 +62,7 @@ export function validateDraft(draft: Draft): Readonly<Record<string, string>> {
 
 const isSame = (one: unknown, other: unknown): boolean => JSON.stringify(one) === JSON.stringify(other);
 
-/** Only changed fields, so parallel edits of others survive. Null if unchanged. */
+/** Only changed fields, so that concurrent edits by others are kept. Null if unchanged. */
 export function changesOf(before: Draft, draft: Draft): Body | null {
   const names = (Object.keys(draft) as (keyof Draft)[]).filter((each) => !isSame(before[each], draft[each]));
   return names.length ? (Object.fromEntries(names.map((each) => [each, draft[each]])) as Body) : null;

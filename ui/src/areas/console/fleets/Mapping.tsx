@@ -4,7 +4,7 @@ import type { Missing } from "@/api/problem";
 import { Button, Checkbox, ErrorCard, Skeleton, TextField } from "@/kit";
 import { fleet as words } from "@/texts/console-fleets";
 import { workflowNames } from "../queries/workflow-names";
-import { nameSome } from "../workers/rules";
+import { listNames } from "../workers/rules";
 import styles from "./fleets.module.css";
 
 const { mapping: texts } = words;
@@ -59,7 +59,7 @@ export function MappingField({ name, chosen, onChange }: MappingFieldProps) {
 
 /** Missing requirements of the chosen workflows, with a way to assign them anyway. */
 export function MissingCard({ missing, onForce }: { missing: readonly Missing[]; onForce: () => void }) {
-  const names = nameSome(
+  const names = listNames(
     missing.map((each) => each.name),
     6,
   );

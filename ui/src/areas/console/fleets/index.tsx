@@ -13,7 +13,7 @@ import { VirtualTable } from "../shared/VirtualTable";
 import styles from "../workers/workers.module.css";
 import { COLUMNS, idOf, type Row } from "./columns";
 import { NewFleet } from "./NewFleet";
-import { isScaled, isWanted, lastDays, totalCost } from "./rules";
+import { isScaled, lastDays, matchesFilter, totalCost } from "./rules";
 
 const DAYS = 30;
 
@@ -38,7 +38,7 @@ export default function FleetsPage() {
           const cost = costs?.find((each) => each.name === fleet.slug && each.stage === fleet.stage);
           return { fleet, scaling: scalings[index], spent: cost ? totalCost(cost) : null };
         })
-        .filter((each) => isWanted(each.fleet, { q, stage })),
+        .filter((each) => matchesFilter(each.fleet, { q, stage })),
     [found, scalings, costs, q, stage],
   );
   return (

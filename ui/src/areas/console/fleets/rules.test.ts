@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Fleet, Scaling, Usage } from "../queries/fleets";
-import { isWanted, lastDays, runCost, stateOf, totalCost } from "./rules";
+import { lastDays, matchesFilter, runCost, stateOf, totalCost } from "./rules";
 
 const fleet = {
   slug: "video",
@@ -46,9 +46,9 @@ describe("stateOf", () => {
 });
 
 it("searches fleets by name and workflow", () => {
-  expect(isWanted(fleet, { q: "WAN22" })).toBe(true);
-  expect(isWanted(fleet, { q: "flux" })).toBe(false);
-  expect(isWanted(fleet, { stage: "staging" })).toBe(false);
+  expect(matchesFilter(fleet, { q: "WAN22" })).toBe(true);
+  expect(matchesFilter(fleet, { q: "flux" })).toBe(false);
+  expect(matchesFilter(fleet, { stage: "staging" })).toBe(false);
 });
 
 it("includes today in the last days", () => {

@@ -31,12 +31,12 @@ export const TONES: Readonly<Record<FleetState, Tone>> = {
   nobody: "bad",
 };
 
-export interface Wanted {
+export interface FleetFilter {
   q?: string | undefined;
   stage?: string | undefined;
 }
 
-export function isWanted(fleet: Fleet, { q, stage }: Wanted): boolean {
+export function matchesFilter(fleet: Fleet, { q, stage }: FleetFilter): boolean {
   if (stage && fleet.stage !== stage) return false;
   const text = [fleet.slug, fleet.name, ...fleet.workflow_slugs].join("\n").toLowerCase();
   return (q ?? "")
@@ -50,7 +50,7 @@ const ranSeconds = (usage: Usage): number => usage.busy_seconds + usage.lost_sec
 /** Cost of the time in which jobs ran. */
 export const runCost = (usage: Usage): string => shared.cost(usage.cost, ranSeconds(usage));
 
-/** Cost of the whole lifetime of the machines, if there are any. With `per`, divided by it. */
+/** Cost of the machines over their whole lifetime, or of the jobs if there are no machines; divided by `per`. */
 export function totalCost(usage: Usage, per = 1): string {
   const seconds = ranSeconds(usage) + (usage.idle_seconds ?? 0) + (usage.boot_seconds ?? 0);
   return shared.cost((usage.machine_cost ?? usage.cost) / per, seconds);

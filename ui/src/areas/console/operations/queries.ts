@@ -50,7 +50,7 @@ interface AuditQuery {
   to?: string;
 }
 
-/** Maps search parameters to the request, without days that do not exist. */
+/** Maps search parameters to the request, without nonexistent days. */
 export const parseAuditQuery = ({ q, from, to }: { q?: string; from?: string; to?: string }): AuditQuery => ({
   ...(q && { search: q }),
   ...(from && isCalendarDay(from) && { from }),

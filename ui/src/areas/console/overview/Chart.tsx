@@ -23,7 +23,7 @@ interface ChartProps {
   lines: readonly Line[];
   format: (value: number) => string;
   /** Minimum top of the y axis. */
-  least?: number;
+  minTop?: number;
   /** Allowed tick distances. */
   steps?: readonly number[];
 }
@@ -33,32 +33,32 @@ const AXIS = 52;
 
 /** A time series. All charts share the cursor. */
 export function Chart(props: ChartProps) {
-  // uPlot cannot change its series: build another chart
+  // uPlot cannot change its series: create a new chart
   const key = [props.range, ...props.lines.map((each) => each.name)].join();
   return <Plot key={key} {...props} />;
 }
 
-function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps) {
+function Plot({ title, range, at, lines, format, minTop = 1, steps }: ChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const swatches = useRef<(HTMLElement | null)[]>([]);
-  const figures = useRef<(HTMLElement | null)[]>([]);
+  const valueElements = useRef<(HTMLElement | null)[]>([]);
   const data = [at, ...lines.map((each) => each.values)] as unknown as uPlot.AlignedData;
-  const now = useLatest({ lines, format, range, least, steps, data });
+  const now = useLatest({ lines, format, range, minTop, steps, data });
 
   useEffect(() => {
     const element = place.current;
     if (!element) return;
     // read when drawing: the theme may change
-    const colour = (index: number) => getComputedStyle(swatches.current[index] ?? element).backgroundColor;
+    const color = (index: number) => getComputedStyle(swatches.current[index] ?? element).backgroundColor;
     const ink = () => getComputedStyle(element).color;
     const rule = () => getComputedStyle(element).borderTopColor;
-    const showFigures = (chart: uPlot) => {
+    const showValues = (chart: uPlot) => {
       const index = chart.cursor.idx ?? null;
       now.current.lines.forEach((line, number) => {
         const value = index === null ? last(line.values) : (line.values[index] ?? null);
-        const figure = figures.current[number];
-        if (figure) figure.textContent = value === null ? texts.none : now.current.format(value);
+        const target = valueElements.current[number];
+        if (target) target.textContent = value === null ? texts.none : now.current.format(value);
       });
     };
     const chart = new uPlot(
@@ -69,7 +69,7 @@ function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps)
         legend: { show: false },
         cursor: { sync: { key: "overview" }, y: false, drag: { x: false, y: false }, points: { size: 7 } },
         scales: {
-          y: { range: (_chart, _low, high) => [0, Math.max(now.current.least, (high ?? 0) * 1.15)] },
+          y: { range: (_chart, _low, high) => [0, Math.max(now.current.minTop, (high ?? 0) * 1.15)] },
         },
         axes: [
           {
@@ -98,20 +98,20 @@ function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps)
           {},
           ...now.current.lines.map((line, index) => ({
             label: line.name,
-            stroke: () => colour(index),
+            stroke: () => color(index),
             width: 1.75,
-            ...(!line.isBare && { fill: () => faded(colour(index)) }),
+            ...(!line.isBare && { fill: () => faded(color(index)) }),
             // a line needs two points: an isolated one is drawn as a dot
             points: {
               show: false,
               size: 5,
-              fill: () => colour(index),
+              fill: () => color(index),
               filter: () => isolatedPoints(now.current.lines[index]?.values ?? []),
             },
             spanGaps: false,
           })),
         ],
-        hooks: { setCursor: [showFigures], setData: [showFigures], ready: [showFigures] },
+        hooks: { setCursor: [showValues], setData: [showValues], ready: [showValues] },
       },
       now.current.data,
       element,
@@ -147,7 +147,7 @@ function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps)
       const [end, top] = [last(line.values), highest(line.values)];
       const over = texts.over[range] ?? "";
       return end === null || top === null
-        ? texts.summaryOfNothing(line.name, over)
+        ? texts.emptySummary(line.name, over)
         : texts.summary(line.name, over, format(end), format(top));
     })
     .join("; ");
@@ -167,7 +167,7 @@ function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps)
             <span
               className={styles.figure}
               ref={(found) => {
-                figures.current[index] = found;
+                valueElements.current[index] = found;
               }}
             />{" "}
             {line.name}
@@ -184,4 +184,4 @@ function Plot({ title, range, at, lines, format, least = 1, steps }: ChartProps)
   );
 }
 
-const faded = (colour: string): string => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)");
+const faded = (color: string): string => color.replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)");

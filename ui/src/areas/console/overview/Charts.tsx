@@ -31,14 +31,14 @@ export function Charts({ found: { now, series, bucket_seconds }, range }: { foun
         title={chart.waiting}
         lines={[{ name: line.waiting, values: series.waiting, tone: "info" }]}
         format={whole}
-        least={4}
+        minTop={4}
       />
       <Chart
         {...common}
         title={chart.wait}
         lines={[{ name: line.wait, values: series.wait_seconds, tone: "accent" }]}
         format={texts.seconds}
-        least={10}
+        minTop={10}
         steps={TIMES}
       />
       <Chart
@@ -49,14 +49,14 @@ export function Charts({ found: { now, series, bucket_seconds }, range }: { foun
           { name: line.failed, values: failed, tone: "bad", isBare: true },
         ]}
         format={whole}
-        least={4}
+        minTop={4}
       />
       <Chart
         {...common}
         title={chart.errors}
         lines={[{ name: line.errors, values: errors, tone: "bad" }]}
         format={texts.percent}
-        least={0.05}
+        minTop={0.05}
       />
       <Chart
         {...common}
@@ -66,14 +66,14 @@ export function Charts({ found: { now, series, bucket_seconds }, range }: { foun
           { name: line.slots, values: series.slots, tone: "muted", isBare: true },
         ]}
         format={whole}
-        least={4}
+        minTop={4}
       />
       <Chart
         {...common}
         title={chart.tokens(per)}
         lines={[{ name: line.tokens, values: tokens, tone: "warn" }]}
         format={whole}
-        least={10}
+        minTop={10}
       />
     </section>
   );

@@ -11,7 +11,7 @@ import styles from "./overview.module.css";
 
 const MAX_RUNNING = 8;
 
-/** The first busy workers; the response also counts all states. */
+/** The first busy workers. The response also has the number of workers in each state. */
 export const busyWorkers = someWorkers("busy", MAX_RUNNING);
 
 export function RunningJobs({ now }: { now: Overview["now"] | undefined }) {

@@ -43,7 +43,7 @@ export default function OverviewPage() {
         <AttentionList now={data?.now} isOverviewFailed={isError} />
         {data ? (
           <>
-            {/* while another range loads, the old one stays with its own labels */}
+            {/* while another range loads, the previous one is shown with its own labels */}
             <Tiles found={data} range={rangeOf(data.range)} />
             <Charts found={data} range={rangeOf(data.range)} />
           </>

@@ -19,20 +19,22 @@ const now = (more: object = {}) =>
     OverviewFacts["now"]
   >;
 const fleet = { slug: "video", stage: "production", name: "video", autoscaling: { failed_boots: 3 } } as Fleet;
-const said = (seen: Partial<OverviewFacts>) =>
+const noticeKeys = (seen: Partial<OverviewFacts>) =>
   noticesOf({ now: now(), workers: none, fleets: [], dead: 0, ...seen }).map((each) => each.key.split(" ")[0]);
 
 describe("noticesOf", () => {
   it("returns nothing while all is well", () => {
-    expect(said({ workers: { counts: { busy: 1, idle: 1 } }, now: now({ waiting: 9, done_hour: 50 }) })).toEqual([]);
+    expect(noticeKeys({ workers: { counts: { busy: 1, idle: 1 } }, now: now({ waiting: 9, done_hour: 50 }) })).toEqual(
+      [],
+    );
   });
 
   it("puts waiting jobs without workers first", () => {
     const workers = { counts: { offline: 1, revoked: 1 }, offline: named("a"), shut: named("b") };
-    expect(said({ workers, now: now({ waiting: 1 }) })).toEqual(["nobody", "pending", "offline"]);
+    expect(noticeKeys({ workers, now: now({ waiting: 1 }) })).toEqual(["nobody", "pending", "offline"]);
   });
 
-  it("puts outages first, with what they mean and what to do", () => {
+  it("puts outages first, with their meaning and advice", () => {
     const outage = {
       kind: "central",
       name: "central",
@@ -49,38 +51,38 @@ describe("noticesOf", () => {
 
   it("reports jobs that no worker can run, and workers without ComfyUI", () => {
     const workers = { counts: { idle: 1, no_comfyui: 1 }, broken: named("a") };
-    expect(said({ workers, now: now({ unrunnable: 2 }) })).toEqual(["unrunnable", "no_comfyui"]);
-    expect(said({ workers: none, now: now({ unrunnable: 2 }) })).toEqual(["nobody"]);
+    expect(noticeKeys({ workers, now: now({ unrunnable: 2 }) })).toEqual(["unrunnable", "no_comfyui"]);
+    expect(noticeKeys({ workers: none, now: now({ unrunnable: 2 }) })).toEqual(["nobody"]);
   });
 
-  it("reports a fleet whose launches fail up to its limit", () => {
+  it("reports a fleet that reached its limit of failed launches", () => {
     const scaling = (failed_boots: number) => ({ failed_boots, is_paused: false, leader: "a" }) as Scaling;
-    expect(said({ fleets: [{ fleet, scaling: scaling(2) }] })).toEqual([]);
-    expect(said({ fleets: [{ fleet, scaling: scaling(3) }] })).toEqual(["breaker"]);
-    expect(said({ fleets: [{ fleet: { ...fleet, autoscaling: null }, scaling: scaling(3) }] })).toEqual([]);
+    expect(noticeKeys({ fleets: [{ fleet, scaling: scaling(2) }] })).toEqual([]);
+    expect(noticeKeys({ fleets: [{ fleet, scaling: scaling(3) }] })).toEqual(["breaker"]);
+    expect(noticeKeys({ fleets: [{ fleet: { ...fleet, autoscaling: null }, scaling: scaling(3) }] })).toEqual([]);
   });
 
   it("reports a fleet without autoscaler unless it is paused", () => {
     const scaling = (leader: string | null, is_paused = false) => ({ failed_boots: 0, is_paused, leader }) as Scaling;
-    expect(said({ fleets: [{ fleet, scaling: scaling("a") }] })).toEqual([]);
-    expect(said({ fleets: [{ fleet, scaling: scaling(null) }] })).toEqual(["leader"]);
-    expect(said({ fleets: [{ fleet, scaling: scaling(null, true) }] })).toEqual(["paused"]);
+    expect(noticeKeys({ fleets: [{ fleet, scaling: scaling("a") }] })).toEqual([]);
+    expect(noticeKeys({ fleets: [{ fleet, scaling: scaling(null) }] })).toEqual(["leader"]);
+    expect(noticeKeys({ fleets: [{ fleet, scaling: scaling(null, true) }] })).toEqual(["paused"]);
   });
 
   it("marks a count that reached its limit", () => {
     expect(noticesOf({ now: now(), workers: none, fleets: [], dead: 3 })[0]?.text).toBe(
-      "3 webhook deliveries given up",
+      "3 webhook deliveries abandoned",
     );
     const many = noticesOf({ now: now(), workers: none, fleets: [], dead: 3, isMoreDead: true });
-    expect(many[0]?.text).toBe("3 webhook deliveries or more given up");
+    expect(many[0]?.text).toBe("3 or more webhook deliveries abandoned");
   });
 
   it("reports an error rate of 10 % only for enough jobs", () => {
-    expect(said({ now: now({ done_hour: 9, failed_hour: 1 }) })).toEqual(["failing"]);
-    expect(said({ now: now({ done_hour: 1, failed_hour: 1 }) })).toEqual([]);
+    expect(noticeKeys({ now: now({ done_hour: 9, failed_hour: 1 }) })).toEqual(["failing"]);
+    expect(noticeKeys({ now: now({ done_hour: 1, failed_hour: 1 }) })).toEqual([]);
   });
 
-  it("offers approval for a single revoked worker", () => {
+  it("offers to approve a single revoked worker", () => {
     const approve = (revoked: number) =>
       noticesOf({ now: now(), workers: { counts: { revoked }, shut: named("a") }, fleets: [], dead: 0 })[0]?.approve;
     expect(approve(1)).toBe("a");
@@ -98,13 +100,13 @@ it("converts counts to rates and drops the incomplete bucket", () => {
   expect(rates([6, 1], "week", 3600)).toEqual([6, null]);
 });
 
-it("ignores missing values for last and highest", () => {
+it("ignores missing values when it finds the last and the highest value", () => {
   expect(last([1, 4, null])).toBe(4);
   expect(highest([null, 4, 2])).toBe(4);
   expect(highest([null])).toBeNull();
 });
 
-it("finds values that no line connects", () => {
+it("finds values without a neighbor", () => {
   expect(isolatedPoints([1, null, 2, 3, null, 4])).toEqual([0, 5]);
   expect(isolatedPoints([null, 0, null])).toEqual([1]);
   expect(isolatedPoints([])).toEqual([]);

@@ -1,4 +1,4 @@
-// Figures and notices of the overview.
+// Metrics and notices of the overview.
 
 import { type LinkProps, linkOptions } from "@tanstack/react-router";
 import { overview as texts } from "@/texts/console-overview";
@@ -25,11 +25,11 @@ export const last = (values: Values): number | null => values.findLast((each) =>
 export const highest = (values: Values): number | null =>
   values.reduce<number | null>((top, each) => (each === null ? top : Math.max(top ?? each, each)), null);
 
-/** The indices of values without a neighbour, which no line shows. */
+/** Indices of values without a neighbor, which no line connects. */
 export const isolatedPoints = (values: Values): number[] =>
   values.flatMap((each, index) => {
-    const hasNeighbour = (values[index - 1] ?? null) !== null || (values[index + 1] ?? null) !== null;
-    return each === null || hasNeighbour ? [] : [index];
+    const hasNeighbor = (values[index - 1] ?? null) !== null || (values[index + 1] ?? null) !== null;
+    return each === null || hasNeighbor ? [] : [index];
   });
 
 /** Rates are per minute for an hour and per hour otherwise, as in `texts.per`. */
@@ -42,10 +42,10 @@ export const rates = (sums: Values, range: Range, bucketSeconds: number): (numbe
   );
 
 /** Enough for a sparkline. */
-const MOST_POINTS = 60;
+const MAX_POINTS = 60;
 
 export function thinned(values: Values): number[] {
-  const step = Math.max(1, Math.ceil(values.length / MOST_POINTS));
+  const step = Math.max(1, Math.ceil(values.length / MAX_POINTS));
   return values.filter((_, index) => (values.length - 1 - index) % step === 0).map((each) => each ?? 0);
 }
 
@@ -78,9 +78,9 @@ export interface OverviewFacts {
   isMoreDead?: boolean;
 }
 
-/** Below this many finished jobs, the error rate means little. */
-const ENOUGH_ENDED = 5;
-const MUCH_FAILED = 0.1;
+/** With fewer finished jobs, the error rate means little. */
+const MIN_FINISHED = 5;
+const HIGH_ERROR_RATE = 0.1;
 
 export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
   scaling !== undefined &&
@@ -163,7 +163,7 @@ export function noticesOf({ now, workers, fleets, dead, isMoreDead = false, outa
     });
   }
   const rate = now ? errorRate(now.done_hour, now.failed_hour) : null;
-  if (now && rate !== null && rate >= MUCH_FAILED && now.done_hour + now.failed_hour >= ENOUGH_ENDED) {
+  if (now && rate !== null && rate >= HIGH_ERROR_RATE && now.done_hour + now.failed_hour >= MIN_FINISHED) {
     found.push({
       key: "failing",
       tone: "bad",

@@ -59,19 +59,19 @@ export default function PaymentsPage() {
       </Header>
       <Sheet>
         <Section title={texts.revenue} about={texts.revenueAbout}>
-          <QueryResult of={earned}>
+          <QueryResult query={earned}>
             {(rows) => (rows.length ? <RevenueTable rows={rows} by={by} /> : <p>{texts.noRevenue}</p>)}
           </QueryResult>
         </Section>
         <Section title={console_.pages.payments} about={texts.about}>
-          <QueryResult of={found}>
+          <QueryResult query={found}>
             {({ pages }) => {
               const rows = pages.flatMap((each) => each.items);
               if (!rows.length) return <EmptyState icon={Coins} title={texts.empty} text={texts.emptyAdvice} />;
               return (
                 <>
                   <PaymentTable rows={rows} />
-                  <MorePages of={found} />
+                  <MorePages query={found} />
                 </>
               );
             }}

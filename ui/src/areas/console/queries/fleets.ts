@@ -83,7 +83,7 @@ export const usage = (by: "fleet" | "workflow" | "tenant", from: string, to: str
     queryFn: ({ signal }) => get("/api/admin/usage", { query: { by, from, to }, signal }),
   });
 
-export const joining = (stage: string, slug: string) =>
+export const joinInstructions = (stage: string, slug: string) =>
   queryOptions({
     queryKey: ["console", "join", stage, slug] as const,
     queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/join-command", { path: named(stage, slug), signal }),

@@ -9,14 +9,14 @@ export const overview = (range: "hour" | "day" | "week") =>
   queryOptions({
     queryKey: [...consoleKeys.samples, range] as const,
     queryFn: ({ signal }) => get("/api/admin/overview", { query: { range }, signal }),
-    // current figures change between samples
+    // current values change between samples
     refetchInterval: REFETCH_MS,
     placeholderData: (before) => before,
   });
 
 export type Outage = Schemas["OutageView"];
 
-/** Answered from the server's memory, also while its database is down. */
+/** The server answers from memory, even while its database is down. */
 export const outages = queryOptions({
   queryKey: ["console", "outages"] as const,
   queryFn: ({ signal }) => get("/api/admin/outages", { signal }),

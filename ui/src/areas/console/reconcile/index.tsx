@@ -39,9 +39,9 @@ export default function ReconcilePage() {
             </span>
           </div>
         )}
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {({ last }) =>
-            last ? <Last run={last} /> : <EmptyState icon={Scale} title={texts.neverRun} text={texts.neverRunText} />
+            last ? <LastRun run={last} /> : <EmptyState icon={Scale} title={texts.neverRun} text={texts.neverRunText} />
           }
         </QueryResult>
       </Sheet>
@@ -49,7 +49,7 @@ export default function ReconcilePage() {
   );
 }
 
-function Last({ run }: { run: Run }) {
+function LastRun({ run }: { run: Run }) {
   const when = (
     <span className={sheet.faint}>
       {texts.lastRun} <RelativeTime at={run.ended_at ?? run.started_at} />

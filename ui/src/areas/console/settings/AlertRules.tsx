@@ -6,7 +6,7 @@ import { alerts as texts } from "@/texts/console-operation";
 import { type AlertRule, alertRules, testAlert } from "../operations/queries";
 import { QueryResult, RelativeTime, Section, State, sheet } from "../shared/sheet";
 
-/** Where alerts go, with a test of each rule. */
+/** The alert rules with their receivers, and a test for each rule. */
 export function AlertRules() {
   const found = useQuery(alertRules);
   const test = useMutation({
@@ -20,7 +20,7 @@ export function AlertRules() {
   });
   return (
     <Section title={texts.title} about={texts.about}>
-      <QueryResult of={found}>
+      <QueryResult query={found}>
         {({ items }) =>
           items.length ? (
             <Table<AlertRule>

@@ -51,7 +51,7 @@ export default function SettingsPage() {
         <p className={sheet.about}>
           {texts.about} {found.data && texts.version(found.data.version)}
         </p>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {({ items }) => {
             const rows = items.filter(fits);
             if (!rows.length) return <EmptyState icon={Settings2} title={common.nothingFound} />;
@@ -103,7 +103,7 @@ export default function SettingsPage() {
 const isUnset = (value: unknown): boolean => value === null || value === undefined || value === "";
 const isHidden = ({ value, is_secret }: Setting): boolean => is_secret || isUnset(value);
 
-/** Secrets show only whether they are set. */
+/** For a secret, shows only whether it is set. */
 export function shownValue(setting: Setting): string {
   const { value, is_secret } = setting;
   if (is_secret) return isChanged(setting) ? texts.hidden : texts.unset;

@@ -1,4 +1,4 @@
-// biome-ignore-all lint/a11y/useFocusableInteractive: rows and cells of a table have no focus, what is in them has
+// biome-ignore-all lint/a11y/useFocusableInteractive: rows and cells of a table are not focusable, but their content is
 // A table for thousands of rows: only visible rows are rendered. `j` and `k` move, `Enter` opens.
 
 import { useVirtualizer } from "@tanstack/react-virtual";
@@ -16,7 +16,7 @@ export interface Column<T> {
   /** CSS grid track, such as `minmax(120px, 1fr)`. */
   width: string;
   show: (row: T) => ReactNode;
-  isEnd?: boolean;
+  isRightAligned?: boolean;
   /** Hidden on narrower screens. */
   from?: "medium" | "wide";
   isSortable?: boolean;
@@ -110,7 +110,7 @@ export function VirtualTable<T>({
       role="table"
       aria-label={name}
       aria-rowcount={rows.length + 1}
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached without a mouse
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: scrollable content must be reachable by keyboard
       tabIndex={0}
       style={widths}
     >
@@ -131,7 +131,7 @@ export function VirtualTable<T>({
             onOpen(row);
           };
           return (
-            // biome-ignore lint/a11y/useKeyWithClickEvents: its first cell has a link; keys are those of the table
+            // biome-ignore lint/a11y/useKeyWithClickEvents: the first cell has a link, and the table handles keys
             <div
               key={item.key}
               role="row"
@@ -143,7 +143,13 @@ export function VirtualTable<T>({
               data-row={keyOf(row)}
             >
               {columns.map((each) => (
-                <div key={each.id} role="cell" className={styles.cell} data-end={each.isEnd} data-from={each.from}>
+                <div
+                  key={each.id}
+                  role="cell"
+                  className={styles.cell}
+                  data-end={each.isRightAligned}
+                  data-from={each.from}
+                >
                   {each.show(row)}
                 </div>
               ))}
@@ -167,7 +173,7 @@ function HeadCell<T>({ column, sort, onSort }: HeadCellProps<T>) {
     <div
       role="columnheader"
       className={styles.cell}
-      data-end={column.isEnd}
+      data-end={column.isRightAligned}
       data-from={column.from}
       aria-sort={direction}
     >

@@ -1,4 +1,4 @@
-// Filters of lists that are typed in.
+// Text filters of lists.
 
 import { TextField } from "@/kit";
 import { console as texts } from "@/texts/console";
@@ -11,7 +11,7 @@ interface TypedFilterProps {
   onChange: (value: string) => void;
 }
 
-/** Applied on Enter, and when the field is left. */
+/** Applied on Enter and on blur. */
 export function TypedFilter({ name, value, type = "text", onChange }: TypedFilterProps) {
   return (
     <span className={styles.field}>

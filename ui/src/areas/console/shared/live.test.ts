@@ -1,7 +1,16 @@
 import { QueryClient, QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Source } from "@/live/shared-stream";
-import { AGAIN_MS, ConsoleStream, consoleKeys, isOld, POLL_MS, SETTLE_MS, type StreamState, together } from "./live";
+import {
+  ConsoleStream,
+  consoleKeys,
+  isInvalidated,
+  mergeChanges,
+  POLL_MS,
+  RECONNECT_MS,
+  SETTLE_MS,
+  type StreamState,
+} from "./live";
 
 class Stream extends EventTarget implements Source {
   static all: Stream[] = [];
@@ -25,45 +34,45 @@ class Stream extends EventTarget implements Source {
   }
 }
 
-describe("isOld", () => {
+describe("isInvalidated", () => {
   it("matches the list and the named items", () => {
     const changed = { workers: ["gpu-1"], dispatches: false };
-    expect(isOld([...consoleKeys.workers, { stage: "" }], changed)).toBe(true);
-    expect(isOld(consoleKeys.worker("gpu-1"), changed)).toBe(true);
-    expect(isOld([...consoleKeys.worker("gpu-1"), "audit"], changed)).toBe(true);
-    expect(isOld(consoleKeys.worker("gpu-2"), changed)).toBe(false);
-    expect(isOld(consoleKeys.dispatches, changed)).toBe(false);
-    expect(isOld(["workers"], changed)).toBe(false);
+    expect(isInvalidated([...consoleKeys.workers, { stage: "" }], changed)).toBe(true);
+    expect(isInvalidated(consoleKeys.worker("gpu-1"), changed)).toBe(true);
+    expect(isInvalidated([...consoleKeys.worker("gpu-1"), "audit"], changed)).toBe(true);
+    expect(isInvalidated(consoleKeys.worker("gpu-2"), changed)).toBe(false);
+    expect(isInvalidated(consoleKeys.dispatches, changed)).toBe(false);
+    expect(isInvalidated(["workers"], changed)).toBe(false);
   });
 
   it("matches every item if the event has no ids", () => {
-    expect(isOld(consoleKeys.dispatch("7"), { dispatches: true })).toBe(true);
-    expect(isOld(consoleKeys.samples, { samples: true })).toBe(true);
+    expect(isInvalidated(consoleKeys.dispatch("7"), { dispatches: true })).toBe(true);
+    expect(isInvalidated(consoleKeys.samples, { samples: true })).toBe(true);
   });
 
   it("matches nothing for an empty id list", () => {
-    expect(isOld(consoleKeys.workers, { workers: [] })).toBe(false);
+    expect(isInvalidated(consoleKeys.workers, { workers: [] })).toBe(false);
   });
 
   it("matches a fleet by stage and slug", () => {
     const key = consoleKeys.fleet("production", "home");
-    expect(isOld(key, { fleets: ["production/home"] })).toBe(true);
-    expect(isOld(key, { fleets: ["staging/home"] })).toBe(false);
+    expect(isInvalidated(key, { fleets: ["production/home"] })).toBe(true);
+    expect(isInvalidated(key, { fleets: ["staging/home"] })).toBe(false);
   });
 
   it("matches every id for *", () => {
-    expect(isOld(consoleKeys.worker("gpu-1"), { workers: ["*"] })).toBe(true);
+    expect(isInvalidated(consoleKeys.worker("gpu-1"), { workers: ["*"] })).toBe(true);
   });
 });
 
 it("merges two events", () => {
   const one = { workers: ["a", "b"], dispatches: false, samples: true };
-  expect(together(one, { workers: ["b", "c"], dispatches: true })).toEqual({
+  expect(mergeChanges(one, { workers: ["b", "c"], dispatches: true })).toEqual({
     workers: ["a", "b", "c"],
     dispatches: true,
     samples: true,
   });
-  expect(together({ fleets: true }, { fleets: ["home"] })).toEqual({ fleets: true });
+  expect(mergeChanges({ fleets: true }, { fleets: ["home"] })).toEqual({ fleets: true });
 });
 
 describe("ConsoleStream", () => {
@@ -134,7 +143,7 @@ describe("ConsoleStream", () => {
     expect(state).toBe("polling");
     vi.advanceTimersByTime(POLL_MS);
     expect(isStale()).toBe(true);
-    vi.advanceTimersByTime(AGAIN_MS);
+    vi.advanceTimersByTime(RECONNECT_MS);
     expect(Stream.all).toHaveLength(2);
     newest().onopen?.();
     expect(state).toBe("live");

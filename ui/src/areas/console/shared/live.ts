@@ -1,4 +1,4 @@
-// One event stream for all console pages: it names the queries to invalidate. Without a stream, the pages poll.
+// The event stream of all console pages. Its events name the queries to invalidate. Without a stream, the pages poll.
 
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
@@ -7,11 +7,11 @@ import { openShared, type Source } from "@/live/shared-stream";
 
 export const PATH = "/api/admin/events";
 export const POLL_MS = 15_000;
-export const AGAIN_MS = 15_000;
-/** Events within this time are handled together. */
+export const RECONNECT_MS = 15_000;
+/** Changes within this time are merged. */
 export const SETTLE_MS = 700;
 
-/** Query keys. The second part is the name used by the stream, the third may be an id. */
+/** Query keys. The second part is the name that the stream uses. The third may be an id. */
 export const consoleKeys = {
   all: ["console"] as const,
   samples: ["console", "samples"] as const,
@@ -23,54 +23,54 @@ export const consoleKeys = {
   dispatch: (id: string) => ["console", "dispatch", id] as const,
 };
 
-/** `workers: ["gpu-1"]` names the changed ids; `dispatches: true` means any. */
+/** `workers: ["gpu-1"]` names the changed ids. `dispatches: true` means that any dispatch may have changed. */
 export type Changed = Readonly<Record<string, boolean | readonly (string | number)[] | null | undefined>>;
 
 /** `workers` -> `worker`, `dispatches` -> `dispatch`. */
-const oneOf = (word: string): string => word.replace(/(?<=ch)es$|s$/, "");
+const singular = (word: string): string => word.replace(/(?<=ch)es$|s$/, "");
 
 /** Whether an event invalidates a query. */
-export function isOld(queryKey: readonly unknown[], changed: Changed): boolean {
+export function isInvalidated(queryKey: readonly unknown[], changed: Changed): boolean {
   const [area, word, id] = queryKey;
   if (area !== "console") return false;
   if (changed.everything) return true;
   return Object.entries(changed).some(([name, what]) => {
     if (!what || (Array.isArray(what) && what.length === 0)) return false;
     if (word === name) return true;
-    if (word !== oneOf(name)) return false;
-    return what === true || (what as readonly unknown[]).some((each) => namesIt(String(each), String(id)));
+    if (word !== singular(name)) return false;
+    return what === true || (what as readonly unknown[]).some((each) => matchesId(String(each), String(id)));
   });
 }
 
 /** `*` matches every id. */
-const namesIt = (named: string, id: string): boolean => named === id || named === "*";
+const matchesId = (named: string, id: string): boolean => named === id || named === "*";
 
 const EVERYTHING: Changed = { everything: true };
 
 /** Merges two events. */
-export function together(one: Changed, other: Changed): Changed {
-  const both: Record<string, boolean | readonly (string | number)[]> = {};
+export function mergeChanges(one: Changed, other: Changed): Changed {
+  const merged: Record<string, boolean | readonly (string | number)[]> = {};
   for (const name of new Set([...Object.keys(one), ...Object.keys(other)])) {
     const [first, second] = [one[name] ?? false, other[name] ?? false];
-    if (Array.isArray(first) && Array.isArray(second)) both[name] = [...new Set([...first, ...second])];
-    else if (first === true || second === true) both[name] = true;
-    else both[name] = first || second;
+    if (Array.isArray(first) && Array.isArray(second)) merged[name] = [...new Set([...first, ...second])];
+    else if (first === true || second === true) merged[name] = true;
+    else merged[name] = first || second;
   }
-  return both;
+  return merged;
 }
 
 export type StreamState = "connecting" | "live" | "polling";
 
 export class ConsoleStream {
   private source: Source | undefined;
-  private due: Changed = {};
+  private pending: Changed = {};
   private settling: ReturnType<typeof setTimeout> | undefined;
   private polling: ReturnType<typeof setInterval> | undefined;
-  private again: ReturnType<typeof setTimeout> | undefined;
+  private reconnecting: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     private readonly client: QueryClient,
-    private readonly become: (state: StreamState) => void,
+    private readonly setState: (state: StreamState) => void,
     private readonly open: (path: string) => Source = openShared,
   ) {}
 
@@ -79,26 +79,26 @@ export class ConsoleStream {
     this.source = source;
     source.onopen = () => {
       this.stopPolling();
-      this.become("live");
+      this.setState("live");
     };
     source.onerror = () => {
-      this.become("polling");
+      this.setState("polling");
       this.poll();
       if (source.readyState !== source.CLOSED) return;
       // the browser does not retry
       source.close();
-      clearTimeout(this.again);
-      this.again = setTimeout(() => this.start(), AGAIN_MS);
+      clearTimeout(this.reconnecting);
+      this.reconnecting = setTimeout(() => this.start(), RECONNECT_MS);
     };
     source.addEventListener("changed", (event) => {
       const { data } = event as MessageEvent<string>;
-      this.due = together(this.due, parse(data) as Changed);
-      this.soon();
+      this.pending = mergeChanges(this.pending, parse(data) as Changed);
+      this.schedule();
     });
-    // sent first, too: earlier changes were not reported
+    // also the first event of a stream: earlier changes were not reported
     source.addEventListener("reset", () => {
-      this.due = EVERYTHING;
-      this.soon();
+      this.pending = EVERYTHING;
+      this.schedule();
     });
   }
 
@@ -106,20 +106,20 @@ export class ConsoleStream {
     this.source?.close();
     this.stopPolling();
     clearTimeout(this.settling);
-    clearTimeout(this.again);
+    clearTimeout(this.reconnecting);
   }
 
-  private soon(): void {
+  private schedule(): void {
     this.settling ??= setTimeout(() => void this.settle(), SETTLE_MS);
   }
 
   /** Waits for running refetches, so that frequent events do not restart them. */
   private async settle(): Promise<void> {
-    const { due } = this;
-    this.due = {};
-    await this.client.invalidateQueries({ predicate: ({ queryKey }) => isOld(queryKey, due) });
+    const { pending } = this;
+    this.pending = {};
+    await this.client.invalidateQueries({ predicate: ({ queryKey }) => isInvalidated(queryKey, pending) });
     this.settling = undefined;
-    if (Object.keys(this.due).length) this.soon();
+    if (Object.keys(this.pending).length) this.schedule();
   }
 
   private readonly reset = (): void => void this.client.invalidateQueries({ queryKey: consoleKeys.all });

@@ -23,7 +23,7 @@ export function State({ tone, children, isBreathing }: { tone: Tone; children: R
 
 const TICK_MS = 1000;
 
-/** One clock for all components; ticks every second. */
+/** Components that share one clock, which ticks every second. */
 const watching = new Set<(now: number) => void>();
 let ticking: ReturnType<typeof setInterval> | undefined;
 
@@ -94,7 +94,7 @@ interface ConfirmProps {
   isOpen: boolean;
   onClose: () => void;
   title: string;
-  /** What happens. */
+  /** What the action does. */
   about: ReactNode;
   action: string;
   /** Label of the cancel button. */

@@ -72,18 +72,18 @@ export const Secret = ({ text }: { text: string }) => (
 );
 
 interface QueryResultProps<T> {
-  of: { data: T | undefined; error: Error | null; refetch: () => unknown };
+  query: { data: T | undefined; error: Error | null; refetch: () => unknown };
   children: (data: T) => ReactNode;
 }
 
 /** The data of a query, its error or a placeholder. */
-export function QueryResult<T>({ of, children }: QueryResultProps<T>) {
-  if (of.data !== undefined) return <>{children(of.data)}</>;
-  if (of.error) {
+export function QueryResult<T>({ query, children }: QueryResultProps<T>) {
+  if (query.data !== undefined) return <>{children(query.data)}</>;
+  if (query.error) {
     return (
       <ErrorCard
-        title={sentence(of.error)}
-        actions={<Button onClick={() => void of.refetch()}>{shared.again}</Button>}
+        title={sentence(query.error)}
+        actions={<Button onClick={() => void query.refetch()}>{shared.again}</Button>}
       />
     );
   }
@@ -97,13 +97,13 @@ export function QueryResult<T>({ of, children }: QueryResultProps<T>) {
 }
 
 interface MorePagesProps {
-  of: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown };
+  query: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown };
 }
 
-export const MorePages = ({ of }: MorePagesProps) =>
-  of.hasNextPage ? (
+export const MorePages = ({ query }: MorePagesProps) =>
+  query.hasNextPage ? (
     <div className={styles.more}>
-      <Button isBusy={of.isFetchingNextPage} onClick={() => void of.fetchNextPage()}>
+      <Button isBusy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
         {shared.more}
       </Button>
     </div>

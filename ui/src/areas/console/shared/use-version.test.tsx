@@ -19,7 +19,7 @@ it("sends the version that was shown when editing began", async () => {
   expect(send).toHaveBeenCalledWith('"2"');
 });
 
-it("tells once that someone else has changed it", async () => {
+it("reports once that someone else changed the object", async () => {
   const { result } = renderHook(() => useVersion({ etag: '"1"' }, true));
   const refetch = vi.fn();
   const refused = vi.fn(async () => {

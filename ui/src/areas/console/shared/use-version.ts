@@ -1,4 +1,4 @@
-// Versions of objects that administrators edit, so that nobody overwrites the change of another one unseen.
+// Versions of objects that administrators edit, so that nobody overwrites another administrator's change unknowingly.
 
 import { useRef } from "react";
 import { type Answer, etagOf, type Version } from "@/api/client";
@@ -6,7 +6,7 @@ import { Problem } from "@/api/problem";
 import { shared } from "@/texts/console-shared";
 
 /** Sends a change with the version that was shown when the user began to edit. If someone else has changed the object
- * since then, it fails once with a message; the next attempt is a decision. */
+ * since then, the first attempt fails with a message, and the next one overwrites that change. */
 export function useVersion(shown: object, isDirty: boolean) {
   const seen = useRef<Version>(etagOf(shown));
   if (!isDirty) seen.current = etagOf(shown);

@@ -12,7 +12,7 @@ export function Transactions({ id }: { id: string }) {
   const words = texts.transactions;
   return (
     <Section title={words.title}>
-      <QueryResult of={found}>
+      <QueryResult query={found}>
         {({ pages }) => {
           const rows = pages.flatMap((each) => each.items);
           if (!rows.length) return <EmptyState icon={Coins} title={words.none} />;
@@ -49,7 +49,7 @@ export function Transactions({ id }: { id: string }) {
                   },
                 ]}
               />
-              <MorePages of={found} />
+              <MorePages query={found} />
             </>
           );
         }}

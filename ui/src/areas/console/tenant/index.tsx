@@ -28,7 +28,7 @@ export default function TenantPage() {
         <BackTo to="/console/tenants" name={console_.pages.tenants} />
       </Header>
       <Sheet>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {(data) => (
             <>
               <div className={sheet.columns}>

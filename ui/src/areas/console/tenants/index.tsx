@@ -38,7 +38,7 @@ export default function TenantsPage() {
         }
       />
       <Sheet>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {({ pages }) => {
             const rows = pages.flatMap((each) => each.items);
             if (!rows.length)
@@ -101,7 +101,7 @@ export default function TenantsPage() {
                     },
                   ]}
                 />
-                <MorePages of={found} />
+                <MorePages query={found} />
               </>
             );
           }}

@@ -50,8 +50,8 @@ export const transactions = (id: string) =>
 
 const LONGEST_NAME = 150;
 
-/** Idempotency reference of a credit: unique per dialog, names the administrator, and has no colon (payment
- * references have one). */
+/** Idempotency reference of a credit. It is unique per dialog, names the administrator, and has no colon, unlike the
+ * references of payments. */
 export const newReference = (email: string, now = new Date(), random = newKey()): string => {
   const at = now.toISOString().slice(0, 19).replace("T", " ");
   return `console ${at} ${random.slice(-6)} ${email.slice(0, LONGEST_NAME)}`.trim().replaceAll(":", ".");

@@ -45,7 +45,7 @@ export default function WebhooksPage() {
       </Header>
       <Sheet>
         <p className={sheet.about}>{texts.about}</p>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {({ pages }) => {
             const rows = pages.flatMap((each) => each.items);
             if (!rows.length)
@@ -94,7 +94,7 @@ export default function WebhooksPage() {
                       id: "problem",
                       name: columns.problem,
                       isLong: true,
-                      show: (each) => <span className={sheet.faint}>{answerOf(each)}</span>,
+                      show: (each) => <span className={sheet.faint}>{lastResponse(each)}</span>,
                     },
                     {
                       id: "at",
@@ -119,7 +119,7 @@ export default function WebhooksPage() {
                     },
                   ]}
                 />
-                <MorePages of={found} />
+                <MorePages query={found} />
               </>
             );
           }}
@@ -130,7 +130,7 @@ export default function WebhooksPage() {
   );
 }
 
-const answerOf = ({ last_error, last_status_code }: Delivery): string =>
+const lastResponse = ({ last_error, last_status_code }: Delivery): string =>
   last_error ?? (last_status_code === null ? shared.nothing : texts.answered(last_status_code));
 
 /** Outbox entries that did not arrive. */
@@ -138,7 +138,7 @@ function StuckSteps() {
   const found = useQuery(stuck);
   return (
     <Section title={texts.outbox.title} about={texts.outbox.about}>
-      <QueryResult of={found}>
+      <QueryResult query={found}>
         {(items: Stuck[]) =>
           items.length ? (
             <ul className={sheet.list}>

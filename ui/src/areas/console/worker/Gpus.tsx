@@ -19,14 +19,14 @@ export function Gpus({ gpus }: { gpus: readonly Gpu[] }) {
 }
 
 function GpuNow({ gpu }: { gpu: Gpu }) {
-  const figures = [
+  const values = [
     gpu.memory_total ? many.memory(size(gpu.memory_used ?? 0), size(gpu.memory_total)) : "",
     typeof gpu.load === "number" ? many.load(gpu.load) : "",
   ].filter(Boolean);
   return (
     <div className={styles.slot}>
       <h3>{gpu.name ?? gpu.server ?? shared.unknown}</h3>
-      <span className={styles.figures}>{figures.join(" · ")}</span>
+      <span className={styles.figures}>{values.join(" · ")}</span>
       {gpu.memory_total ? (
         <div className={styles.meter}>
           <Progress value={(gpu.memory_used ?? 0) / gpu.memory_total} name={many.memoryName} />

@@ -45,7 +45,7 @@ export default function WorkerPage() {
         ) : (
           <div className={styles.column}>
             <LoadingOrError error={error} gone={texts.gone} />
-            {/* links in the history lead to workers that have left; their log stays */}
+            {/* the history links to workers that are no longer registered; their audit log is kept */}
             {error instanceof Problem && error.status === 404 && <Audit id={id} />}
           </div>
         )}

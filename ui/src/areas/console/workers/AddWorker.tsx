@@ -8,10 +8,10 @@ import { Segmented } from "@/kit/Segmented";
 import { console as shared } from "@/texts/console";
 import { shells } from "@/texts/console-shared";
 import { addWorker as texts } from "@/texts/console-workers";
-import { type Fleet, fleets as fleetsQuery, joining } from "../queries/fleets";
+import { type Fleet, fleets as fleetsQuery, joinInstructions } from "../queries/fleets";
 import { type AuditEntry, registered, worker as workerQuery } from "../queries/workers";
 import { Copyable } from "../shared/panels";
-import { nameSome, workerName, workflowName } from "./rules";
+import { listNames, workerName, workflowName } from "./rules";
 import { commandFor, installFor, isOnlyHere, SHELL, SHELLS } from "./shells";
 import styles from "./workers.module.css";
 
@@ -76,7 +76,7 @@ function Steps({ fleet: asked, onClose }: { fleet: string | undefined; onClose: 
 }
 
 function Commands({ fleet, onClose }: { fleet: Fleet; onClose: () => void }) {
-  const { data, error } = useQuery(joining(fleet.stage, fleet.slug));
+  const { data, error } = useQuery(joinInstructions(fleet.stage, fleet.slug));
   const { data: found } = useQuery(registered);
   const [shell, choose] = useState<string>(SHELL);
   // only registrations after the command was shown count
@@ -142,7 +142,7 @@ function Arrival({ id, onClose }: { id: string; onClose: () => void }) {
       {data?.missing_requirements.length === 0 && <p>{texts.complete}</p>}
       {data?.missing_requirements.map((each) => (
         <p key={each.workflow_hash}>
-          {texts.missing(workflowName(each), nameSome([...each.node_types, ...each.models]))}
+          {texts.missing(workflowName(each), listNames([...each.node_types, ...each.models]))}
         </p>
       ))}
     </div>

@@ -71,7 +71,7 @@ export const COLUMNS: readonly Column<Worker>[] = [
     id: "seen",
     name: columns.seen,
     width: "84px",
-    isEnd: true,
+    isRightAligned: true,
     isSortable: true,
     show: (worker) => <TimeAgo at={worker.last_seen_at} />,
   },

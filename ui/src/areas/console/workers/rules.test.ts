@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { Gpu, Worker, WorkerDetails, WorkerJob } from "../queries/workers";
 import {
   describeProgress,
-  nameSome,
+  listNames,
   parseWorkersQuery,
   percentOf,
   progressPart,
@@ -102,8 +102,8 @@ describe("workerBlocks", () => {
 });
 
 it("lists a few names and counts the rest", () => {
-  expect(nameSome(["a", "b", "c", "d", "e"])).toBe("a, b, c +2");
-  expect(nameSome(["a"])).toBe("a");
+  expect(listNames(["a", "b", "c", "d", "e"])).toBe("a, b, c +2");
+  expect(listNames(["a"])).toBe("a");
 });
 
 describe("job progress", () => {

@@ -101,7 +101,7 @@ export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; 
   for (const each of worker.missing_requirements) {
     found.push({
       tone: "warn",
-      text: words.missing(workflowName(each), nameSome([...each.node_types, ...each.models])),
+      text: words.missing(workflowName(each), listNames([...each.node_types, ...each.models])),
     });
   }
   return found;
@@ -125,7 +125,7 @@ export function workerNote(worker: Worker, now: number): { text: string; tone?: 
 }
 
 /** `a, b, c +2` */
-export function nameSome(names: readonly string[], most = 3): string {
+export function listNames(names: readonly string[], most = 3): string {
   const more = names.length - most;
   return names.slice(0, most).join(", ") + (more > 0 ? ` ${words.more(more)}` : "");
 }

@@ -67,7 +67,7 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
     begin.mutate();
   };
   const workers = fit?.workers.items ?? [];
-  const takenBy = useTakenBy(made);
+  const takenBy = useTestWorker(made);
   return (
     <Section title={texts.title} about={texts.about}>
       {fit && fit.assigned_workers === 0 && <p className={sheet.muted}>{texts.noWorkers}</p>}
@@ -95,7 +95,7 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
           {isSending ? texts.sending : isDirty ? texts.saveAndRun : texts.action}
         </Button>
       </div>
-      {workers.length > 0 && <p className={sheet.muted}>{whereOf(workers, worker)}</p>}
+      {workers.length > 0 && <p className={sheet.muted}>{targetText(workers, worker)}</p>}
       {begin.error && <ErrorCard title={sentence(begin.error)} />}
       {made && begin.data && <Outcome made={made} worker={takenBy} />}
     </Section>
@@ -130,7 +130,7 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
   if (!output) {
     const explained = made.error ? explainError(made.error, null) : null;
     return (
-      <ErrorCard title={titleOfEnd(made, worker)} actions={open}>
+      <ErrorCard title={resultTitle(made, worker)} actions={open}>
         {explained && (
           <>
             <p>{explained.cause}</p>
@@ -146,7 +146,7 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
         <Media file={output} name={texts.result} isWhole />
       </div>
       <div className={sheet.line}>
-        <span className={sheet.grow}>{wordsOfEnd(made, worker)}</span>
+        <span className={sheet.grow}>{resultText(made, worker)}</span>
         {open}
       </div>
     </div>
@@ -155,14 +155,14 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
 
 const MAX_NAMED = 3;
 
-function whereOf(workers: readonly WorkerCheck[], chosen: string): string {
+function targetText(workers: readonly WorkerCheck[], chosen: string): string {
   if (chosen !== ANY) return texts.onOne(chosen);
   const able = workers.filter((each) => each.fit !== "unable").map((each) => each.worker_id);
   return able.length ? texts.onFirst(able.slice(0, MAX_NAMED), able.length - MAX_NAMED) : texts.nobodyCan;
 }
 
 /** The worker that leased the job, if any. */
-function useTakenBy(made: Job | undefined): string | null {
+function useTestWorker(made: Job | undefined): string | null {
   const isTaken = made !== undefined && made.started_at !== null;
   const { data } = useQuery({
     queryKey: [...consoleKeys.dispatches, "of job", made?.id, made?.status],
@@ -172,12 +172,12 @@ function useTakenBy(made: Job | undefined): string | null {
   return data?.items[0]?.last_worker_id ?? null;
 }
 
-function titleOfEnd(made: Job, worker: string | null): string {
+function resultTitle(made: Job, worker: string | null): string {
   if (made.status === "canceled") return texts.canceled;
   return worker ? texts.failedOn(worker) : texts.failed;
 }
 
-function wordsOfEnd(made: Job, worker: string | null): string {
+function resultText(made: Job, worker: string | null): string {
   if (!made.started_at || !made.completed_at) return texts.done;
   const seconds = (Date.parse(made.completed_at) - Date.parse(made.started_at)) / 1000;
   return texts.doneIn(duration(seconds), worker);

@@ -27,7 +27,7 @@ export function Versions({ slug, onBringBack }: VersionsProps) {
   });
   return (
     <Section title={texts.title} about={texts.about}>
-      <QueryResult of={found}>
+      <QueryResult query={found}>
         {(items) =>
           items.length ? (
             <ul className={sheet.list}>

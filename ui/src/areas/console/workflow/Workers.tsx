@@ -31,7 +31,7 @@ export function Workers({ slug }: { slug: string }) {
   return (
     <>
       <Section title={texts.title} about={found.data?.assigned_workers ? found.data.text : null} aside={checkAgain}>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {({ workers }) =>
             workers.items.length ? (
               <Table<WorkerCheck>
@@ -139,7 +139,7 @@ function Mapping({ slug }: { slug: string }) {
   });
   return (
     <Section title={all.fleets.title} about={all.fleets.about}>
-      <QueryResult of={found}>
+      <QueryResult query={found}>
         {(groups) =>
           groups.length ? (
             <div className={sheet.form}>

@@ -215,7 +215,7 @@ export function WorkflowEditor({ before }: { before: Workflow }) {
                   slug={slug}
                   onBringBack={(version) => {
                     change(version);
-                    toast({ text: texts.versions.broughtBack });
+                    toast({ text: texts.versions.restored });
                   }}
                 />
               ),

@@ -16,7 +16,7 @@ export default function WorkflowPage() {
         <BackTo to="/console/workflows" name={console_.pages.workflows} />
       </Header>
       <Sheet>
-        <QueryResult of={found}>{() => null}</QueryResult>
+        <QueryResult query={found}>{() => null}</QueryResult>
       </Sheet>
     </>
   );

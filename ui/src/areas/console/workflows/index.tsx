@@ -57,7 +57,7 @@ export default function WorkflowsPage() {
         }}
       />
       <Sheet>
-        <QueryResult of={found}>
+        <QueryResult query={found}>
           {(all) => {
             const rows = all.filter((each) => `${each.name} ${each.slug}`.toLowerCase().includes(wanted));
             if (!all.length) {
