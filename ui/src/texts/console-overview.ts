@@ -97,7 +97,7 @@ export const overview = {
     offlineAside: "Offline workers continue automatically when they reconnect.",
     broken: (count: number, first: string) =>
       count === 1 ? `${isolated(first)} has no ComfyUI` : `${plural(count, "worker")} have no ComfyUI`,
-    brokenAside: "ComfyUI stopped, or has not started yet. The worker's page shows its last log lines.",
+    brokenAside: "ComfyUI stopped, or has not started yet. The worker's page shows ComfyUI's last log lines.",
     unrunnable: (count: number) => `${plural(count, "job")} that no worker can run`,
     unrunnableAside: "No online worker meets their requirements. Each job lists what is missing.",
     outage: (kind: string, name: string) => {
