@@ -11,7 +11,7 @@ export interface MenuItem {
   keys?: string;
   isDanger?: boolean;
   isDisabled?: boolean;
-  /** For choices: whether it is the current one. */
+  /** For choices: whether the item is the current choice. */
   isOn?: boolean;
   run: () => void;
 }

@@ -1,4 +1,4 @@
-// The title and icon of the tab. Both show the number of pending jobs, and the title that the queue is paused.
+// The title and icon of the tab. Both show the number of pending jobs. The title also shows that the queue is paused.
 
 import { useEffect } from "react";
 import { common, isolated } from "@/texts/common";

@@ -13,7 +13,7 @@ export interface DroppedFile {
 type Listener = (files: DroppedFile[]) => void;
 
 let listeners: { readonly current: Listener }[] = [];
-/** Files waiting for the page that opens to take them. */
+/** Files for the next page that accepts dropped files. */
 let queued: DroppedFile[] = [];
 const isDragging = new Store(false);
 

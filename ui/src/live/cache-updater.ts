@@ -96,7 +96,7 @@ export class CacheUpdater {
     notifyMarked([], true);
   }
 
-  /** Refetches data that could not be fetched while the server was down, also data without events. */
+  /** Refetches data that could not be fetched while the server was down, including data without events. */
   refetchFailed(): void {
     void this.client.invalidateQueries({
       predicate: ({ state: { error } }) => error instanceof Problem && error.isDown,

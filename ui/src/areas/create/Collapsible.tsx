@@ -1,7 +1,7 @@
 import { type ComponentProps, useEffect, useState } from "react";
 
 interface CollapsibleProps extends Omit<ComponentProps<"details">, "open" | "onToggle"> {
-  /** Opens it. */
+  /** Opens the section when it becomes true. */
   isNeeded: boolean;
 }
 

@@ -116,7 +116,7 @@ export const isSingleJob = (choice: Choice, draft: Draft): boolean =>
   !draft.notify.trim() &&
   !draft.label.trim();
 
-/** One request per job: for a single job, and for servers, which expand no lists. */
+/** One request per job: for a single job, and for servers, which do not expand lists. */
 export function jobRequests(choice: Choice, draft: Draft) {
   const lists = sweepOf(choice, draft);
   const [prompt, negative] = [promptOf(choice), negativeOf(choice)];

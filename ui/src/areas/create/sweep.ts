@@ -41,7 +41,7 @@ const WILDCARD = /\{[^{}]*\||__[A-Za-z0-9-]+([_/][A-Za-z0-9-]+)*__/;
 /** Whether a prompt contains `{a|b}` or `__name__`. */
 export const hasWildcards = (text: string): boolean => WILDCARD.test(text);
 
-/** Whether only the server knows the number of jobs: of a folder, a sweep or wildcards. */
+/** Whether only the server can count the jobs: for a folder, a sweep or wildcards. */
 export const isCountedByServer = (choice: Choice, draft: Draft): boolean =>
   draft.folder !== null || sweptKeys(choice, draft).length > 0 || draft.wildcards !== "off";
 

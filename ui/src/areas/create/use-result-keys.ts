@@ -46,7 +46,7 @@ export function useResultKeys({ isActive, hasResults, ...on }: ResultKeys): void
             run: ({ target }: KeyboardEvent) => {
               const element = target instanceof Element ? target : null;
               const isInResults = element?.closest("[data-results]") != null;
-              // other fields, such as the search, have their own meaning of Escape
+              // other fields, such as the search, handle Escape themselves
               if (isInResults || element?.closest("form, [data-plan]")) on.onSwitch(isInResults);
             },
           },

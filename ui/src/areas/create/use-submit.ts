@@ -63,7 +63,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
       toastAdded(1, texts.plan.showJob, () => void navigate({ to: "/jobs/$id", params: { id: data.id } }));
       return;
     }
-    // the server has counted what is sent, also if it was typed just now
+    // let the server count the jobs of this draft, even if it was typed just now
     if (isDesk && isCountedByServer(choice, draft)) await client.fetchQuery(estimate(batchRequest(choice, draft)));
     const body = isDesk
       ? { ...batchRequest(choice, draft), label: draft.label.trim() || choice.name.slice(0, 200) }

@@ -15,7 +15,7 @@ import { entry as texts } from "@/texts/entry";
 import { studio } from "@/texts/studio";
 import styles from "./catalogue.module.css";
 
-/** The effects of a server on which everyone may create an account, for visitors. */
+/** Shows visitors the effects of a server with open sign-up. */
 export default function Catalogue() {
   const { q = "" } = useSearch({ from: "/catalogue" });
   const { name } = useBrand();

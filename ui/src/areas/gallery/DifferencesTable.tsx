@@ -7,7 +7,7 @@ import { items } from "./item-store";
 import { aboutJob } from "./queries";
 
 export function DifferencesTable({ ids }: { ids: readonly string[] }) {
-  // as one text, because a new list on every call would render without end
+  // one text, because a new list on every call would cause endless renders
   const jobIds = useSyncExternalStore(items.watch, () => ids.map((id) => items.get(id)?.job_id ?? "").join());
   const asked = useQueries({ queries: jobIds.split(",").map((id) => ({ ...aboutJob(id), enabled: id !== "" })) });
   const { compare } = texts;

@@ -3,7 +3,7 @@ import { type MouseEvent, type PointerEvent, useRef, useState } from "react";
 const HOVER_MS = 140;
 const LONG_PRESS_MS = 450;
 
-/** Event for a long press. */
+/** The event that handlers get for a long press. */
 const PLAIN_CLICK = { shiftKey: false, ctrlKey: false, metaKey: false, detail: 1 } as MouseEvent;
 
 export const tileIdAt = (target: EventTarget): string | null =>
@@ -14,7 +14,7 @@ interface TilePointerOptions {
   onCheck: (id: string, event: MouseEvent) => void;
 }
 
-/** Clicks, long presses (they select) and hovering, for all tiles of the grid. */
+/** Handles clicks, long presses (which select) and hovering for all tiles of the grid. */
 export function useTilePointer({ onOpen, onCheck }: TilePointerOptions) {
   const [hovered, setHovered] = useState<string | null>(null);
   const hoverTimer = useRef<ReturnType<typeof setTimeout>>(undefined);

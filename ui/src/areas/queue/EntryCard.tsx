@@ -136,7 +136,7 @@ function Summary({ entry }: { entry: QueueEntry }) {
   );
 }
 
-/** The only part of a card that renders when the cursor moves. CSS styles the card after it. */
+/** The only part of a card that renders when the cursor moves. CSS styles the card by its state. */
 function Label(props: { id: string; label: string; cursor: Cursor; onOpen: () => void }) {
   const isOpen = useIsCurrent(props.cursor, props.id);
   return (

@@ -35,7 +35,7 @@ export function useQueueKeys(options: QueueKeysOptions): void {
   const navigate = useNavigate();
   const latestOpen = useLatest(open);
   const resting = useRef<ReturnType<typeof setTimeout>>(undefined);
-  // the URL decides what is open, also after a click or the back button
+  // the URL decides which entry is open, even after a click or the back button
   useLayoutEffect(() => {
     cursor.set(opened);
     return () => clearTimeout(resting.current);

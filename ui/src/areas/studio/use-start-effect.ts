@@ -28,7 +28,7 @@ export const asSingleJob = (draft: Draft): Draft => ({
 export interface StartState {
   start: () => void;
   dismiss: () => void;
-  /** Start was pressed while a file is still uploading. */
+  /** Whether Start was pressed while a file is still uploading. */
   isWanted: boolean;
   isBusy: boolean;
   problem: string | null;

@@ -1,4 +1,4 @@
-// Shared by the console queries. Their keys say which events invalidate them: see `shared/live.ts`.
+// Helpers of the console queries. The key of a query determines which events invalidate it: see `shared/live.ts`.
 
 import type { components } from "@/api/schema";
 
