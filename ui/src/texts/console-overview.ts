@@ -83,8 +83,7 @@ export const overview = {
       count === 1 ? `${isolated(first)} is revoked` : `${plural(count, "worker")} are revoked`,
     pendingAside: "Revoked workers get no jobs until you approve them.",
     breaker: (fleet: string) => `${isolated(fleet)} stopped launching machines`,
-    breakerAside: (failed: number) =>
-      `${plural(failed, "consecutive launch round")} produced no worker.`,
+    breakerAside: (failed: number) => `${plural(failed, "consecutive launch round")} produced no worker.`,
     noLeader: (fleet: string) => `${isolated(fleet)} has no autoscaler`,
     noLeaderAside: "Start one with comfyrelay fleet run.",
     dead: (count: number, isMore: boolean) =>
