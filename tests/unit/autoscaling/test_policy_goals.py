@@ -23,8 +23,8 @@ REQUESTS, SIMULATED_HOURS = (300, 200.0) if full.is_enabled else (120, 12.0)
 KINDS = ("batches", "long and short", "on and off", "random", "regular", "two models")
 # Mean seconds between arrivals: 3 s to 3 hours.
 GAPS = tuple(10 ** (exponent / 2) for exponent in range(1, 9))
-# A few hours more than allowed, too long a wait while durations are learnt that vary much, and machines that stay up
-# for no wait at all, although a restart would cost a little less.
+# Loads that miss a goal: a few hours more than allowed, too long a wait until widely varying durations are learned, and
+# machines that stay up so that no job waits, although a restart would cost a little less.
 MISSED = (("batches", GAPS[2]), ("long and short", GAPS[1]), ("regular", GAPS[4]))
 
 

@@ -128,7 +128,7 @@ def check_limits(properties: Sequence[Property]) -> None:
     errors = {prop.key: problem for prop in properties if (problem := _problem(prop)) is not None}
     if errors:
         first = next(iter(errors.items()))
-        text = f"This workflow cannot be published: customers could choose any size of a job. {first[0]}: {first[1]}"
+        text = f"This workflow cannot be published: customers could choose jobs of any size. {first[0]}: {first[1]}"
         raise InvalidInput(text, errors={f"properties.{key}": problem for key, problem in errors.items()})
 
 

@@ -58,7 +58,7 @@ api_tokens = Table(
     Column("token_hash", Text, nullable=False, unique=True),
     # The only API that accepts the token; null: all APIs accept it.
     Column("scope", Text),
-    # The token that opened this session of the editor, and ends it.
+    # The token with which this session of the editor was opened. The session ends with it.
     Column("parent_id", Text),
     Column("created_at", UtcTime, nullable=False),
     # A browser session is a token that expires.
