@@ -89,10 +89,10 @@ def _not_understood(url: str, reason: str) -> str:
 
 
 def _reason(url: str, warnings: Sequence[str]) -> str:
-    return " ".join(dict.fromkeys(_scrubbed(warning, url) for warning in warnings)).strip()
+    return " ".join(dict.fromkeys(_scrub(warning, url) for warning in warnings)).strip()
 
 
-def _scrubbed(text: str, url: str) -> str:
+def _scrub(text: str, url: str) -> str:
     """Remove URL parts that may be secrets, longest first."""
     shown = without_secrets(url)
     for secret in sorted(_parts(url), key=len, reverse=True):

@@ -65,14 +65,14 @@ def user_sentence(raw: str | None) -> str:
 
 def _candidates(text: str) -> Iterator[str]:
     """Yield texts that may contain the message, the most specific first."""
-    yield from _in_json(text)
+    yield from _texts_in_json(text)
     for found in _QUOTED_MESSAGE.finditer(text):
         yield _unescape(found[2])
     yield from reversed(_EXCEPTION_LINE.findall(text)[-10:])
     yield text
 
 
-def _in_json(text: str) -> Iterator[str]:
+def _texts_in_json(text: str) -> Iterator[str]:
     if text.lstrip()[:1] not in ("{", "[", '"'):
         return
     try:
@@ -80,11 +80,11 @@ def _in_json(text: str) -> Iterator[str]:
     except (ValueError, RecursionError):
         return
     if isinstance(value, str):
-        yield from _in_json(value)
+        yield from _texts_in_json(value)
         yield value
     for message in _messages(value):
         # A message may itself be a JSON response of ComfyUI.
-        yield from _in_json(message)
+        yield from _texts_in_json(message)
         yield message
 
 

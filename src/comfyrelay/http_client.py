@@ -80,7 +80,7 @@ class Http:
     """A connection pool to one server. Follows no redirects, so a key is never sent elsewhere."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
-        parts = _parsed(url)
+        parts = _parse(url)
         # Messages show this URL.
         self.url = _without_login(parts)
         self.headers = {**_basic(parts), **(headers or {})}
@@ -220,7 +220,7 @@ def _tls_context(file: str | None, folder: str | None) -> SSLContext:
     return httpx.create_ssl_context(trust_env=bool(file or folder))
 
 
-def _parsed(url: str) -> SplitResult:
+def _parse(url: str) -> SplitResult:
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         _ = parts.port
@@ -234,7 +234,7 @@ def _parsed(url: str) -> SplitResult:
 
 def without_login(url: str) -> str:
     """Return the address of a ComfyUI server without user name and password, for display."""
-    return _without_login(_parsed(url))
+    return _without_login(_parse(url))
 
 
 def without_password(url: str) -> str:

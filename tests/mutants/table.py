@@ -431,8 +431,8 @@ MUTANTS = (
     Mutant(
         name="a resume skips the cause of the hold",
         file="services/jobs/batches.py",
-        old="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]",
-        new="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes and not held]",
+        old="failed += [job for job in await _failed_jobs(tx, tenant_id, batch_id) if job.id in causes]",
+        new="failed += [job for job in await _failed_jobs(tx, tenant_id, batch_id) if job.id in causes and not held]",
         tests=f"{QUEUE}/test_held_batches.py",
         only="sqlite and resume_runs_the_held",
     ),

@@ -12,7 +12,7 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ProviderError
 from comfyrelay.extras import require
-from comfyrelay.services.autoscaling.figures import FleetFigures, FleetFiguresService
+from comfyrelay.services.autoscaling.fleet_metrics import FleetMetrics, FleetMetricsService
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ INTERVAL_SECONDS = 60.0
 CLAIM = "cloudwatch"
 
 
-def metric_data(figures: Sequence[FleetFigures], *, at: datetime) -> list[dict[str, Any]]:
+def metric_data(metrics: Sequence[FleetMetrics], *, at: datetime) -> list[dict[str, Any]]:
     """Return the metric values to send. A median without jobs is omitted, not zero."""
     return [
         {
@@ -46,7 +46,7 @@ def metric_data(figures: Sequence[FleetFigures], *, at: datetime) -> list[dict[s
             "Value": float(value),
             "Unit": unit,
         }
-        for fleet in figures
+        for fleet in metrics
         for metric, (figure, unit) in METRICS.items()
         if (value := getattr(fleet, figure)) is not None
     ]
@@ -89,13 +89,13 @@ class CloudWatch:
 class Publisher:
     """Publishes the metrics every minute. If several processes run, only one of them publishes."""
 
-    def __init__(self, figures: FleetFiguresService, cloudwatch: CloudWatch) -> None:
-        self._figures = figures
+    def __init__(self, metrics: FleetMetricsService, cloudwatch: CloudWatch) -> None:
+        self._metrics = metrics
         self._cloudwatch = cloudwatch
 
     async def publish(self) -> int:
         """Publish now, even if another process has done so, and return the number of values."""
-        data = metric_data(await self._figures.read(), at=utc_now())
+        data = metric_data(await self._metrics.read(), at=utc_now())
         await self._cloudwatch.put(data)
         return len(data)
 
@@ -103,7 +103,7 @@ class Publisher:
         """Run until cancelled. Errors are logged."""
         while True:
             try:
-                if await self._figures.claim_minute(CLAIM):
+                if await self._metrics.claim_minute(CLAIM):
                     await self.publish()
             except ComfyRelayError as error:
                 log.warning("cloudwatch.failed", why=error.detail)

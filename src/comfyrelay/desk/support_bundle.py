@@ -132,13 +132,13 @@ def _may_exist(url: str) -> bool:
 
 
 async def _jobs(engine: Engine) -> dict[str, Any]:
-    figures = await engine.operations.metrics.figures()
+    metrics = await engine.operations.metrics.read()
     waiting, leased = Counter[str](), Counter[str]()
-    for queue in figures.queues:
+    for queue in metrics.queues:
         waiting[queue.stage] += queue.depth
-    for lease in figures.leased:
+    for lease in metrics.leased:
         leased[lease.stage] += lease.leases
-    return {"waiting": waiting, "leased": leased, "outbox_seconds": dict(figures.outbox_seconds)}
+    return {"waiting": waiting, "leased": leased, "outbox_seconds": dict(metrics.outbox_seconds)}
 
 
 async def _failures(engine: Engine, *, with_texts: bool) -> list[dict[str, Any]]:

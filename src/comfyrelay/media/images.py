@@ -46,21 +46,25 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
 
 def edit_image(data: bytes, mask: bytes, edit: ImageEdit, limits: ProbeLimits) -> bytes:
     """Change the channels or the format of an image in the same way as ComfyUI."""
-    edited = _with_mask(_opened(data, limits), _opened(mask, limits)) if mask else _edited(_opened(data, limits), edit)
+    edited = (
+        _apply_mask(_open_image(data, limits), _open_image(mask, limits))
+        if mask
+        else _apply_edit(_open_image(data, limits), edit)
+    )
     out = io.BytesIO()
     options = {"compress_level": 4} if edit.extension == "png" else {"quality": edit.quality}
     edited.save(out, edit.extension.upper(), **options)
     return out.getvalue()
 
 
-def _with_mask(image: Image.Image, mask: Image.Image) -> Image.Image:
+def _apply_mask(image: Image.Image, mask: Image.Image) -> Image.Image:
     masked = image.convert("RGBA")
     # Raises an error if the sizes differ, as in ComfyUI.
     masked.putalpha(mask.convert("RGBA").getchannel("A"))
     return masked
 
 
-def _edited(image: Image.Image, edit: ImageEdit) -> Image.Image:
+def _apply_edit(image: Image.Image, edit: ImageEdit) -> Image.Image:
     if edit.channel == "a":
         alpha = Image.new("RGBA", image.size)
         alpha.putalpha(image.convert("RGBA").getchannel("A"))
@@ -68,7 +72,7 @@ def _edited(image: Image.Image, edit: ImageEdit) -> Image.Image:
     return image.convert("RGB") if edit.channel == "rgb" or edit.extension == "jpeg" else image
 
 
-def _opened(data: bytes, limits: ProbeLimits) -> Image.Image:
+def _open_image(data: bytes, limits: ProbeLimits) -> Image.Image:
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     check_pixels(image.width, image.height, limits)
     return image

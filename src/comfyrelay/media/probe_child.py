@@ -64,7 +64,7 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answer
                 draw(file, kind, limits, give)
                 return {"done": True}, b""
             if job["task"] in ("edit", "workflow"):
-                found = _workflow(file, limits) if job["task"] == "workflow" else _edited(file, job["edit"], limits)
+                found = _workflow(file, limits) if job["task"] == "workflow" else _edit(file, job["edit"], limits)
                 return {job["task"]: len(found) or None}, found
             if kind == "image":
                 info = read_image(file, limits)
@@ -80,7 +80,7 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answer
     return {"found": (info.width, info.height, info.duration_seconds, info.frames)}, b""
 
 
-def _edited(file: BinaryIO, wanted: dict[str, Any], limits: ProbeLimits) -> bytes:
+def _edit(file: BinaryIO, wanted: dict[str, Any], limits: ProbeLimits) -> bytes:
     edit = ImageEdit(**wanted)
     both = file.read()
     size = len(both) - edit.mask_bytes

@@ -113,7 +113,7 @@ class ProbeProcess:
             for message in self._answers(limits.drawing_seconds, limits, read):
                 match message:
                     case {"piece": [name, extension, int(length)]} if 0 < length <= LARGEST_RENDITION:
-                        renditions = _with_rendition(renditions, name, extension, self._receive_bytes(length, limits))
+                        renditions = _add_rendition(renditions, name, extension, self._receive_bytes(length, limits))
                     case {"done": True}:
                         self.is_idle = True
                         return renditions
@@ -186,10 +186,10 @@ class ProbeProcess:
         for pipe in (self._process.stdin, self._process.stdout):
             # Closing tries to flush unsent data, and fails.
             with suppress(OSError):
-                _opened(pipe).close()
+                _require_pipe(pipe).close()
 
     def _receive(self, seconds: float, *, more_bytes: int | None = None) -> Any:
-        line = self._watched(lambda out: out.readline(LONGEST_LINE), seconds, more_bytes)
+        line = self._read_watched(lambda out: out.readline(LONGEST_LINE), seconds, more_bytes)
         try:
             return json.loads(line)
         except ValueError:
@@ -197,12 +197,12 @@ class ProbeProcess:
             raise MediaRefused("unreadable" if line else "memory") from None
 
     def _receive_bytes(self, length: int, limits: ProbeLimits) -> bytes:
-        data = self._watched(lambda out: out.read(length), TRANSFER_SECONDS, limits.max_memory_bytes)
+        data = self._read_watched(lambda out: out.read(length), TRANSFER_SECONDS, limits.max_memory_bytes)
         if len(data) != length:
             raise MediaRefused("unreadable")
         return data
 
-    def _watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
+    def _read_watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
         """Read output of the process within the limits on time and memory."""
         has_answered = threading.Event()
         reasons: list[RefusalReason] = []
@@ -221,7 +221,7 @@ class ProbeProcess:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            output = take(_opened(self._process.stdout))
+            output = take(_require_pipe(self._process.stdout))
         finally:
             has_answered.set()
             watcher.join()
@@ -241,8 +241,8 @@ class ProbeProcess:
     def _send(self, data: bytes) -> None:
         # A dead process is detected when its answer is read.
         with suppress(OSError):
-            _opened(self._process.stdin).write(data)
-            _opened(self._process.stdin).flush()
+            _require_pipe(self._process.stdin).write(data)
+            _require_pipe(self._process.stdin).flush()
 
 
 # Processes are reused: starting one takes longer than reading most files. A deque is thread-safe.
@@ -288,7 +288,7 @@ def _process() -> Iterator[ProbeProcess]:
             process.kill()
 
 
-def _with_rendition(renditions: Renditions, name: Any, extension: Any, data: bytes) -> Renditions:
+def _add_rendition(renditions: Renditions, name: Any, extension: Any, data: bytes) -> Renditions:
     """Add a rendition, after checking that it starts with the signature of its type."""
     at, signature = SIGNATURES.get((name, extension), (0, b""))
     if not signature or data[at : at + len(signature)] != signature:
@@ -302,7 +302,7 @@ def _pause(until: float) -> float:
     return seconds_left if LIMITS_MEMORY else min(seconds_left, MEMORY_CHECK_SECONDS)
 
 
-def _opened(pipe: IO[bytes] | None) -> IO[bytes]:
+def _require_pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None
     return pipe
 

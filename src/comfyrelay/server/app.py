@@ -105,7 +105,7 @@ async def _publish_metrics(engine: Engine) -> AsyncIterator[None]:
         return
     from comfyrelay.autoscaling.cloudwatch import CloudWatch, Publisher
 
-    publisher = Publisher(engine.autoscaling.figures, CloudWatch(namespace=settings.cloudwatch_namespace))
+    publisher = Publisher(engine.autoscaling.metrics, CloudWatch(namespace=settings.cloudwatch_namespace))
     task = asyncio.create_task(publisher.run())
     try:
         yield

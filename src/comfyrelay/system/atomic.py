@@ -90,7 +90,7 @@ class FileWriter:
         return self._file
 
     def write(self, data: bytes) -> None:
-        self._opened().write(data)
+        self._require_open().write(data)
 
     def commit(self) -> None:
         """Replace the target. Readers see the old or the new file, never a part of it."""
@@ -113,12 +113,12 @@ class FileWriter:
         files.remove(self.part, missing_ok=True)
 
     def _close(self) -> None:
-        with self._opened() as file:
+        with self._require_open() as file:
             if self._is_durable:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _opened(self) -> BinaryIO:
+    def _require_open(self) -> BinaryIO:
         if self._file is None:
             raise ValueError("The file is not open.")
         return self._file

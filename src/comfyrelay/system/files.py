@@ -20,20 +20,20 @@ NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 
 def replace(source: Path, target: Path) -> None:
     """Rename a file, replacing the target if it exists."""
-    _once_closed(target, lambda: source.replace(target))
+    _retry_until_closed(target, lambda: source.replace(target))
 
 
 def move(source: Path, target: Path) -> None:
     """Rename a file or folder to a name that is not taken."""
-    _once_closed(source, lambda: source.rename(target))
+    _retry_until_closed(source, lambda: source.rename(target))
 
 
 def remove(path: Path, *, missing_ok: bool = False) -> None:
-    _once_closed(path, lambda: path.unlink(missing_ok=missing_ok))
+    _retry_until_closed(path, lambda: path.unlink(missing_ok=missing_ok))
 
 
 def remove_tree(folder: Path) -> None:
-    _once_closed(folder, lambda: shutil.rmtree(folder))
+    _retry_until_closed(folder, lambda: shutil.rmtree(folder))
 
 
 def link_new(source: Path, target: Path) -> None:
@@ -58,7 +58,7 @@ def is_link(found: os.stat_result) -> bool:
     return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
 
 
-def _once_closed(path: Path, change: Callable[[], object]) -> None:
+def _retry_until_closed(path: Path, change: Callable[[], object]) -> None:
     for seconds in PAUSES if IS_WINDOWS else ():
         try:
             change()

@@ -76,7 +76,7 @@ def seconds_worked() -> float:
 
 def quotas(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> list[CoreBudget]:
     """Return the CPU quotas of the control groups that contain this process."""
-    return [budget for folder in control_groups("cpu", root, own) for budget in _quotas_of(folder)]
+    return [budget for folder in control_groups("cpu", root, own) for budget in _read_quotas(folder)]
 
 
 def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def control_groups(controller: str, root: Path, own: Path) -> list[Path]:
     return found
 
 
-def _quotas_of(folder: Path) -> Iterator[CoreBudget]:
+def _read_quotas(folder: Path) -> Iterator[CoreBudget]:
     """Yield the quota of a control group: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         allowed, period = (folder / "cpu.max").read_text(encoding="ascii").split()

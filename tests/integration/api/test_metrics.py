@@ -38,7 +38,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 async def figures(api: Api) -> dict[Sample, float]:
     """Read every sample again."""
     api.engine.operations.metrics._cache.clear()
-    api.engine.autoscaling.figures._cache.clear()
+    api.engine.autoscaling.metrics._cache.clear()
     api.engine.autoscaling.monitor._cache.clear()
     api.context.metrics._cache.clear()
     answer = await api.anonymous.call("GET", "/metrics")

@@ -16,7 +16,7 @@ from comfyrelay.autoscaling import cloudwatch
 from comfyrelay.autoscaling.cloudwatch import METRICS, CloudWatch, Publisher, metric_data
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ProviderError
-from comfyrelay.services.autoscaling.figures import FleetFigures
+from comfyrelay.services.autoscaling.fleet_metrics import FleetMetrics
 from tests.support.api import open_api
 from tests.support.cloudwatch import (
     METRIC_NAMES,
@@ -36,7 +36,7 @@ def test_metrics_have_the_documented_names() -> None:
 
 
 def test_median_without_jobs_is_not_sent() -> None:
-    sent = metric_data([FleetFigures(fleet="f", stage="production")], at=utc_now())
+    sent = metric_data([FleetMetrics(fleet="f", stage="production")], at=utc_now())
     assert {metric["MetricName"] for metric in sent} == METRIC_NAMES - {"JobProcessingP50"}
 
 
@@ -51,7 +51,7 @@ async def test_all_metrics_are_sent_by_fleet_and_stage_in_batches(
     for _ in range(3):
         await desk.submit()
     assert await world.lease(desk.worker) is not None
-    await Publisher(world.engine.autoscaling.figures, CloudWatch(namespace="Eight")).publish()
+    await Publisher(world.engine.autoscaling.metrics, CloudWatch(namespace="Eight")).publish()
     assert {name: metric_value(metrics_client, "Eight", name, desk.fleet) for name in METRIC_NAMES} == {
         "QueueDepth": 3,
         "BacklogPerInstance": 3,
@@ -69,7 +69,7 @@ async def test_all_metrics_are_sent_by_fleet_and_stage_in_batches(
 
 
 async def test_each_minute_is_claimed_by_one_process(world: World) -> None:
-    figures = world.engine.autoscaling.figures
+    figures = world.engine.autoscaling.metrics
     claims = await asyncio.gather(*(figures.claim_minute("cloudwatch") for _ in range(5)))
     assert sorted(claims) == [False, False, False, False, True]
     await world.advance(60)
@@ -108,7 +108,7 @@ class RefusingCloudWatch:
 
 async def test_failed_put_is_retried_once_and_then_reported(set_aws_endpoint: SetEndpoint) -> None:
     refusing = RefusingCloudWatch(503)
-    data = metric_data([FleetFigures(fleet="f", stage="production")], at=utc_now())
+    data = metric_data([FleetMetrics(fleet="f", stage="production")], at=utc_now())
     async with refusing.serve() as url:
         set_aws_endpoint(url)
         with pytest.raises(ProviderError, match="CloudWatch did not accept the metrics"):
@@ -121,7 +121,7 @@ async def test_publishing_continues_while_cloudwatch_is_unreachable(
 ) -> None:
     refusing = RefusingCloudWatch(403)
     await world.desk()
-    figures = world.engine.autoscaling.figures
+    figures = world.engine.autoscaling.metrics
     monkeypatch.setattr(cloudwatch, "INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(figures, "claim_minute", AsyncMock(return_value=True))
     async with refusing.serve() as url:

@@ -2,14 +2,14 @@
 
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault
-from comfyrelay.services.autoscaling.figures import FleetFigures
+from comfyrelay.services.autoscaling.fleet_metrics import FleetMetrics
 from tests.support.world import World, submit_many
 
 
-async def figures_of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> FleetFigures:
+async def figures_of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> FleetMetrics:
     [found] = [
         figures
-        for figures in await world.engine.autoscaling.figures.read()
+        for figures in await world.engine.autoscaling.metrics.read()
         if (figures.fleet, figures.stage) == (fleet, stage)
     ]
     return found

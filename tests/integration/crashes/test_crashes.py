@@ -809,7 +809,7 @@ async def count_usage(world: World) -> Script:
 async def claim_minute(world: World) -> Script:
     """A minute claimed by a crashed process is lost; the next one can be claimed."""
     await world.desk()
-    return Script(act=lambda: world.engine.autoscaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
+    return Script(act=lambda: world.engine.autoscaling.metrics.claim_minute("cloudwatch"), ends=[], balances=[1000])
 
 
 async def learn_durations(world: World) -> Script:

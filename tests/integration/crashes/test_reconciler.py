@@ -372,7 +372,7 @@ async def test_suspects_are_checked_in_batches(world: World, monkeypatch: pytest
         checked.append(len(job_ids))
         return []
 
-    monkeypatch.setattr(auto_repair, "_unsettled", suspects)
+    monkeypatch.setattr(auto_repair, "_find_unsettled", suspects)
     monkeypatch.setattr(world.engine.operations.reconciler, "repair_jobs", repair_jobs)
     assert await auto_repair.run_once() == 0
     shards = len(world.engine.databases.shards)

@@ -230,5 +230,5 @@ def test_slow_drawing_process_is_killed_and_replaced() -> None:
 )
 def test_invalid_rendition_is_refused(name: str, extension: str, data: bytes) -> None:
     with pytest.raises(MediaRefused):
-        probe_process._with_rendition(Renditions(), name, extension, data)
-    assert probe_process._with_rendition(Renditions(), "poster", "webp", b"RIFF1234WEBP").poster is not None
+        probe_process._add_rendition(Renditions(), name, extension, data)
+    assert probe_process._add_rendition(Renditions(), "poster", "webp", b"RIFF1234WEBP").poster is not None

@@ -29,11 +29,11 @@ def publish_metrics(
         from comfyrelay.clock import utc_now
 
         if dry_run:
-            data = metric_data(await engine.autoscaling.figures.read(), at=utc_now())
+            data = metric_data(await engine.autoscaling.metrics.read(), at=utc_now())
             out.print_json(json.dumps(data, default=str))
             return
         cloudwatch = CloudWatch(namespace=engine.settings.cloudwatch_namespace)
-        publisher = Publisher(engine.autoscaling.figures, cloudwatch)
+        publisher = Publisher(engine.autoscaling.metrics, cloudwatch)
         if once:
             print_note(f"{await publisher.publish()} metrics sent.")
         else:

@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from comfyrelay import __version__
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.queue.states import TERMINAL_JOB
-from comfyrelay.services.autoscaling.figures import FleetFigures
+from comfyrelay.services.autoscaling.fleet_metrics import FleetMetrics
 from comfyrelay.services.autoscaling.loop_state import LoopState
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.operations.metrics import Figures
+from comfyrelay.services.operations.metrics import Metrics
 from comfyrelay.services.operations.repair import SAFE
 from comfyrelay.services.timed_cache import TimedCache
 
@@ -92,33 +92,33 @@ class ServerMetrics:
         return await self._cache.get(seconds=CACHE_SECONDS)
 
     async def _render(self) -> bytes:
-        figures = await self._engine.operations.metrics.figures()
-        fleets = await self._engine.autoscaling.figures.recent()
+        metrics = await self._engine.operations.metrics.read()
+        fleets = await self._engine.autoscaling.metrics.recent()
         loop = await self._engine.autoscaling.monitor.recent()
         # There is no await from here on: concurrent calls must not interleave.
-        self._set(figures)
+        self._set(metrics)
         self._set_fleets(fleets)
         self._set_loop(loop)
         return generate_latest(self.registry)
 
-    def _set(self, figures: Figures) -> None:
+    def _set(self, metrics: Metrics) -> None:
         self._parked.set(self._engine.queue.polls.parked)
-        self._suspects.set(figures.suspects)
-        _set_all(self._depth, {(queue.workflow, queue.stage): queue.depth for queue in figures.queues})
-        _set_all(self._age, {(queue.workflow, queue.stage): queue.oldest_seconds for queue in figures.queues})
-        _set_all(self._leases, {(queue.workflow, queue.stage): queue.leases for queue in figures.leased})
-        _set_all(self._up, {(name,): is_up for name, is_up in figures.up.items()})
-        _set_all(self._webhooks, {(name,): shard.undelivered_webhooks for name, shard in figures.shards.items()})
+        self._suspects.set(metrics.suspects)
+        _set_all(self._depth, {(queue.workflow, queue.stage): queue.depth for queue in metrics.queues})
+        _set_all(self._age, {(queue.workflow, queue.stage): queue.oldest_seconds for queue in metrics.queues})
+        _set_all(self._leases, {(queue.workflow, queue.stage): queue.leases for queue in metrics.leased})
+        _set_all(self._up, {(name,): is_up for name, is_up in metrics.up.items()})
+        _set_all(self._webhooks, {(name,): shard.undelivered_webhooks for name, shard in metrics.shards.items()})
         ages: dict[tuple[str, ...], float] = {
-            (name, "to_queue"): shard.submission_seconds for name, shard in figures.shards.items()
+            (name, "to_queue"): shard.submission_seconds for name, shard in metrics.shards.items()
         }
-        if figures.up[self._engine.databases.central.name]:
+        if metrics.up[self._engine.databases.central.name]:
             ages |= {
-                (name, "to_shard"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.shards
+                (name, "to_shard"): metrics.outbox_seconds.get(name, 0.0) for name in self._engine.databases.shards
             }
         _set_all(self._outbox, ages)
 
-    def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:
+    def _set_fleets(self, fleets: Sequence[FleetMetrics]) -> None:
         for figure, gauge in self._fleets.items():
             found = {(row.fleet, row.stage): getattr(row, figure) for row in fleets}
             _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})

@@ -124,7 +124,7 @@ class AccountLinks:
             link = await account_links.find(tx, hash_secret(secret), PASSWORD_LINKS)
             if link is not None and link.kind == LinkKind.SIGN_UP and link.email is not None:
                 return LinkedAccount(email=link.email, user=None)
-            user = await _user_of(tx, link)
+            user = await _require_user(tx, link)
             if await tenants.is_disabled(tx, user.id):
                 raise Forbidden(DISABLED)
         return LinkedAccount(email=user.email, user=user)
@@ -140,7 +140,7 @@ class AccountLinks:
 
         async def work(tx: Tx) -> User:
             link = await account_links.use(tx, hash_secret(secret), [LinkKind.RESET])
-            user = await _user_of(tx, link)
+            user = await _require_user(tx, link)
             await tenants.set_password(tx, user.id, hashed)
             if link is not None and link.email == user.email:
                 await tenants.set_email(tx, user.id, user.email, is_verified=True)
@@ -213,7 +213,7 @@ class AccountLinks:
                 raise Forbidden(WRONG_CODE)
 
 
-async def _user_of(tx: Tx, link: LinkRecord | None) -> User:
+async def _require_user(tx: Tx, link: LinkRecord | None) -> User:
     user = await tenants.user(tx, link.user_id) if link is not None and link.user_id is not None else None
     if user is None:
         raise NotFound(EXPIRED)

@@ -71,12 +71,12 @@ def _explain(error: Exception) -> tuple[str, bool]:
     match error:
         case smtplib.SMTPRecipientsRefused():
             [(code, reply), *_] = error.recipients.values()
-            return f"The mail server refused the recipient: {code} {_decoded(reply)}", code in PERMANENT
+            return f"The mail server refused the recipient: {code} {_decode(reply)}", code in PERMANENT
         case smtplib.SMTPAuthenticationError():
             # An administrator may correct the password while the mail is waiting.
             return f"The mail server refused the password: {error.smtp_code}", False
         case smtplib.SMTPResponseException():
-            why = f"The mail server answered {error.smtp_code} {_decoded(error.smtp_error)}"
+            why = f"The mail server answered {error.smtp_code} {_decode(error.smtp_error)}"
             return why, error.smtp_code in PERMANENT
         case smtplib.SMTPException():
             return f"The mail server failed: {error}", False
@@ -86,5 +86,5 @@ def _explain(error: Exception) -> tuple[str, bool]:
             return f"The mail cannot be written: {error}", True
 
 
-def _decoded(text: bytes | str) -> str:
+def _decode(text: bytes | str) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text

@@ -2,7 +2,7 @@
 
 from comfyrelay.services.autoscaling.burst import Bursting
 from comfyrelay.services.autoscaling.durations import Durations
-from comfyrelay.services.autoscaling.figures import FleetFiguresService
+from comfyrelay.services.autoscaling.fleet_metrics import FleetMetricsService
 from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
 from comfyrelay.services.autoscaling.history import History
 from comfyrelay.services.autoscaling.leadership import Leadership
@@ -37,7 +37,7 @@ class Autoscaling:
         self.durations = Durations(databases)
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets, wakeup=self.wakeup)
-        self.figures = FleetFiguresService(databases)
+        self.metrics = FleetMetricsService(databases)
         self.monitor = LoopMonitor(
             databases, self.leadership, offline_seconds=offline_seconds, worker_limits=worker_limits
         )

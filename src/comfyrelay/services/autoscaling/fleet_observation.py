@@ -166,10 +166,10 @@ class _MachineObserver:
             and worker.worker_id not in own
             and any(serves(worker.providers, provider) for provider in providers)
         ]
-        observe = self._pod if self._spec.provider == MachineProviderName.KUBERNETES else self._foreign
-        return [*map(self._ordered, self._machines), *map(observe, foreign)]
+        observe = self._observe_pod if self._spec.provider == MachineProviderName.KUBERNETES else self._observe_foreign
+        return [*map(self._observe_ordered, self._machines), *map(observe, foreign)]
 
-    def _ordered(self, machine: MachineRecord) -> ObservedMachine:
+    def _observe_ordered(self, machine: MachineRecord) -> ObservedMachine:
         worker = self._workers.get(machine.worker)
         kind = self._types.get(machine.instance_type or "")
         age = seconds_since(machine.ordered_at, self._rows.now)
@@ -189,13 +189,13 @@ class _MachineObserver:
             age_seconds=age,
         )
 
-    def _foreign(self, worker: ObservedWorker) -> ObservedMachine:
+    def _observe_foreign(self, worker: ObservedWorker) -> ObservedMachine:
         """Observe a machine that was not ordered here. Its idle time is 0, so that it is never terminated."""
         kind = self._types.get(worker.instance_type or "")
         speed = kind.speed if kind else 1.0
-        return self._unordered(worker, f"{_FOREIGN}{worker.worker_id}", speed=speed, is_foreign=True)
+        return self._observe_unordered(worker, f"{_FOREIGN}{worker.worker_id}", speed=speed, is_foreign=True)
 
-    def _unordered(
+    def _observe_unordered(
         self, worker: ObservedWorker, id_: str, *, speed: float, is_foreign: bool = False
     ) -> ObservedMachine:
         leases = self._leases(worker)
@@ -211,13 +211,13 @@ class _MachineObserver:
             is_foreign=is_foreign,
         )
 
-    def _pod(self, worker: ObservedWorker) -> ObservedMachine:
+    def _observe_pod(self, worker: ObservedWorker) -> ObservedMachine:
         """Observe a pod, which has the name of its worker and the price of its type or of the fleet's first type.
 
         Pods are not ordered here, and end when the cluster scales in.
         """
         kind = self._types.get(worker.instance_type or "") or next(iter(self._types.values()), None)
-        found = self._unordered(worker, worker.worker_id, speed=kind.speed if kind else 1.0)
+        found = self._observe_unordered(worker, worker.worker_id, speed=kind.speed if kind else 1.0)
         return replace(
             found,
             price_per_hour=kind.price_per_hour if kind else 0.0,

@@ -84,7 +84,7 @@ class Machines:
             fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
             present = await machines.present(tx, [fleet.id])
             newest = await machines.newest(tx, fleet.id, limit=NEWEST_ORDERS)
-            registered = await self._registered(tx, fleet)
+            registered = await self._read_registered(tx, fleet)
             now = await tx.now()
         absent_since = self._note_absent(fleet, present, registered, now)
         if listed is not None:
@@ -247,8 +247,10 @@ class Machines:
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
         surplus = {"ending_at": ..., "reason": f"{MachineEndReason.SURPLUS}: its order has another machine"}
-        adopted = [_adopted(machine, prices) for machine in found.adopt]
-        await machines.adopt(tx, fleet.id, adopted + [_adopted(machine, prices) | surplus for machine in found.surplus])
+        adopted = [_adopted_values(machine, prices) for machine in found.adopt]
+        await machines.adopt(
+            tx, fleet.id, adopted + [_adopted_values(machine, prices) | surplus for machine in found.surplus]
+        )
         by_key = {machine.key: machine for machine in present}
         gone = [by_key[key].worker for key, values in found.changes.items() if "ended_at" in values]
         lost = [await self._workers.remove_lost(tx, worker, fleet_id=fleet.id) for worker in gone]
@@ -265,7 +267,7 @@ class Machines:
         await machines.change(tx, machine.key, ending_at=..., reason=why)
         return True
 
-    async def _registered(self, tx: Tx, fleet: FleetRecord) -> dict[str, RegisteredWorker]:
+    async def _read_registered(self, tx: Tx, fleet: FleetRecord) -> dict[str, RegisteredWorker]:
         leases = Counter(lease.worker_id for lease in await observations.leases_of(tx, [fleet.id]))
         return {
             worker.worker_id: RegisteredWorker(
@@ -315,7 +317,7 @@ def _prices(types: Sequence[InstanceType]) -> dict[str, float]:
     return {instance_type.name: instance_type.price_per_hour for instance_type in types}
 
 
-def _adopted(machine: ProviderMachine, prices: Mapping[str, float]) -> dict[str, Any]:
+def _adopted_values(machine: ProviderMachine, prices: Mapping[str, float]) -> dict[str, Any]:
     launched_at, price = machine.launched_at or ..., machine.price_per_hour
     return {
         "key": machine.key or machine.id,

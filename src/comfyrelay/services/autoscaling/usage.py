@@ -105,7 +105,7 @@ class UsageService:
             machines = [machine for machine in all_machines if machine.fleet_id == fleet_id]
             if machines or fleet_id in found:
                 nothing = UsageSum(name=fleet.slug, stage=fleet.stage, jobs=0, busy_seconds=0, lost_seconds=0, cost=0)
-                rows.append(_with_machines(found.get(fleet_id, nothing), fleet, machines, begins=begins, ends=ends))
+                rows.append(_add_machine_time(found.get(fleet_id, nothing), fleet, machines, begins=begins, ends=ends))
         return rows
 
     async def _count(self, tx: Tx, *, after: int) -> "_UsageBatch":
@@ -156,7 +156,7 @@ class UsageService:
             seconds = float(ran_seconds[lease.dispatch_id, lease.epoch])
             slot_price = fleets[member.fleet_id].price(machines.get(lease.worker_id), member.instance_type)
             costs[lease.lease_token] = cost = seconds * slot_price / max(1, member.slots) / 3600
-            used = _used(lease, member, seconds, cost)
+            used = _increment(lease, member, seconds, cost)
             key = (used.day, used.fleet_id, used.workflow_id, used.tenant_id, used.effect_id)
             sums[key] = _plus(sums[key], used) if key in sums else used
         # Writing in a fixed order prevents deadlocks.
@@ -202,7 +202,7 @@ class _UsageBatch:
     last_id: int | None
 
 
-def _used(lease: UncountedLease, member: FleetMember, seconds: float, cost: float) -> UsageIncrement:
+def _increment(lease: UncountedLease, member: FleetMember, seconds: float, cost: float) -> UsageIncrement:
     is_completed = lease.outcome == Outcome.COMPLETED
     return UsageIncrement(
         day=lease.ended_at.astimezone(UTC).date().isoformat(),
@@ -240,7 +240,7 @@ def _row(
     return Usage.of(summed, idle_seconds=idle, boot_seconds=boot, machine_cost=machine_cost)
 
 
-def _with_machines(
+def _add_machine_time(
     summed: UsageSum, fleet: _FleetPrices, machines: Sequence[MachineRecord], *, begins: datetime, ends: datetime
 ) -> Usage:
     """Add the time of machines, which are billed from order to end. All time that is not busy, lost or boot time is

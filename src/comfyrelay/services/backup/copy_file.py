@@ -49,7 +49,7 @@ def store_file(
     try:
         found = source.lstat()
         if stat.S_ISLNK(found.st_mode):
-            return ManifestEntry(path=path, link=_link_of(source))
+            return ManifestEntry(path=path, link=_read_link(source))
         if is_immutable:
             with suppress(OSError):
                 # Linking fails across disks or without support for links. The file is then copied below.
@@ -108,7 +108,7 @@ def disk_errors() -> Iterator[None]:
         raise ConfigurationError(f"{error.filename or 'The disk'}: {error.strerror or error}.") from error
 
 
-def _link_of(source: Path) -> str:
+def _read_link(source: Path) -> str:
     """Return the link target relative to its folder, so that it stays valid after a restore elsewhere."""
     target = source.parent / source.readlink()
     # On Windows there is no relative path to another drive.

@@ -91,7 +91,7 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
     others = list(locations.files())
     databases = {f"{DATABASES}/{name}": path for name, path in locations.databases.items()}
     databases |= {
-        _path_of(other, locations): other for other in others if not other.is_symlink() and is_database(other)
+        _backup_path(other, locations): other for other in others if not other.is_symlink() and is_database(other)
     }
     everything = chain(databases.values(), others, locations.object_files())
     # Databases count twice, because they are copied and then hashed.
@@ -110,7 +110,7 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
         path = f"{OBJECTS}/{object_file.relative_to(locations.objects).as_posix()}"
         entries.append(store_file(object_file, folder, path, counter, is_immutable=True))
     for other in others:
-        if (path := _path_of(other, locations)) not in databases:
+        if (path := _backup_path(other, locations)) not in databases:
             entries.append(store_file(other, folder, path, counter))
     found = [entry for entry in entries if entry is not None]
     return Manifest(
@@ -122,5 +122,5 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
     )
 
 
-def _path_of(path: Path, locations: DataLocations) -> str:
+def _backup_path(path: Path, locations: DataLocations) -> str:
     return f"{FILES}/{path.relative_to(locations.data_dir).as_posix()}"

@@ -81,7 +81,7 @@ class NodeDefinitionService:
                 return await asyncio.to_thread(valid_definitions, await self._live()), ""
             except ComfyError as error:
                 why = error.detail
-        return await self._of_workers(of_clients=of_clients), why
+        return await self._merge_definitions(of_clients=of_clients), why
 
     async def remove_unused(self, *, grace_seconds: float) -> int:
         """Remove definitions that no worker or fleet uses, and return their number. Workers send removed definitions
@@ -101,7 +101,7 @@ class NodeDefinitionService:
             await self._objects.remove_many(unused)
         return len(unused)
 
-    async def _of_workers(self, *, of_clients: bool) -> Mapping[str, Any] | None:
+    async def _merge_definitions(self, *, of_clients: bool) -> Mapping[str, Any] | None:
         fleet_ids: list[int] | None = None
         async with self._databases.central.read() as tx:
             if of_clients and self._graph_fleets:

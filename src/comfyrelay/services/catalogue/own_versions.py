@@ -87,7 +87,7 @@ def _describe_all(records: Sequence[WorkflowVersionRecord], graphs: Sequence[Gra
     """Compare each version with the version before it. The oldest version is only described."""
     if not records:
         return []
-    filled = [_with_defaults(record, graph) for record, graph in zip(records, graphs, strict=True)]
+    filled = [_fill_defaults(record, graph) for record, graph in zip(records, graphs, strict=True)]
     compared = [
         describe_graph_changes(old_graph, new_graph) or describe_changes(old.properties, new.properties) or [_SAME]
         for (new, new_graph), (old, old_graph) in pairwise(zip(records, filled, strict=True))
@@ -95,7 +95,7 @@ def _describe_all(records: Sequence[WorkflowVersionRecord], graphs: Sequence[Gra
     return [*compared, [_FIRST if records[-1].number == 1 else _OLDEST]]
 
 
-def _with_defaults(record: WorkflowVersionRecord, graph: Graph) -> Graph:
+def _fill_defaults(record: WorkflowVersionRecord, graph: Graph) -> Graph:
     """Fill in the values that the properties took from the graph. Files have no default value, so their key is used."""
     values = {
         str(fields["placeholder"]): fields["key"] if fields.get("default_value") is None else fields["default_value"]

@@ -185,9 +185,9 @@ class OwnWorkflows:
         or a job that has not completed and may be retried.
         """
         _refuse_script(await self.find(tenant_id, slug))
-        await self._workflows.delete(slug, check=self._refuse_needed if unless_needed else None)
+        await self._workflows.delete(slug, check=self._refuse_if_needed if unless_needed else None)
 
-    async def _refuse_needed(self, workflow: WorkflowRecord) -> None:
+    async def _refuse_if_needed(self, workflow: WorkflowRecord) -> None:
         assert workflow.tenant_id is not None
         if workflow.updated_at != workflow.created_at:
             raise Conflict("This workflow was added again or changed since it was created.")
@@ -227,7 +227,7 @@ class OwnWorkflows:
             return new.name
         async with self._databases.central.read() as tx:
             taken = await library.own_names(tx, tenant_id)
-        return new.name if new.name not in taken else _numbered(new.name, taken)
+        return new.name if new.name not in taken else _add_number(new.name, taken)
 
     def _pending_values(self, new: WorkflowImport, waiting: WaitingForNodes) -> dict[str, Any]:
         """Return the fields of a pending workflow. Raises `GraphNotAllowed` for nodes that the policy forbids."""
@@ -255,7 +255,7 @@ class OwnWorkflows:
         _check_properties(imported.properties)
         if new.properties is None:
             imported = await self._readers.run(tenant_id, partial(_drop_forbidden, imported, self._policy))
-        await self._readers.run(tenant_id, lambda: self._policy.check(_with_defaults(imported), own=_files(imported)))
+        await self._readers.run(tenant_id, lambda: self._policy.check(_fill_defaults(imported), own=_files(imported)))
         return imported
 
 
@@ -269,7 +269,7 @@ async def _refuse_same_name(tx: Tx, tenant_id: str, name: str | None) -> None:
         )
 
 
-def _numbered(name: str, taken: Collection[str]) -> str:
+def _add_number(name: str, taken: Collection[str]) -> str:
     suffixes = (f" ({number})" for number in count(2))
     return next(
         found for suffix in suffixes if (found := f"{name[: MAX_LINE_LENGTH - len(suffix)]}{suffix}") not in taken
@@ -292,7 +292,7 @@ def _files(imported: ImportedWorkflow) -> set[str]:
     return {str(fields["placeholder"]) for fields in imported.properties if fields["type"] in ASSET_TYPES}
 
 
-def _with_defaults(imported: ImportedWorkflow) -> Graph:
+def _fill_defaults(imported: ImportedWorkflow) -> Graph:
     defaults = {str(fields["placeholder"]): fields.get("default_value") for fields in imported.properties}
     return replace_placeholders(imported.graph, {name: value for name, value in defaults.items() if value is not None})
 

@@ -174,7 +174,7 @@ class Workflows:
     async def get(self, slug: str) -> WorkflowView:
         """Return a workflow with its graph. The graph of a waiting workflow is not converted yet."""
         workflow = await self._workflow(slug)
-        return await asyncio.to_thread(_view, workflow, await self._graph_of(workflow))
+        return await asyncio.to_thread(_view, workflow, await self._read_graph(workflow))
 
     async def change(
         self, slug: str, changes: Mapping[str, Any], *, before: WorkflowRecord | None = None
@@ -190,7 +190,7 @@ class Workflows:
             path = await self._graphs.store(graph, tenant_id=before.tenant_id, properties=described, editor=editor)
             values |= {"graph_path": path, "waiting": None}
         else:
-            graph = await self._graph_of(before)
+            graph = await self._read_graph(before)
         if before.waiting is None or "graph" in changes:
             check_output_node(graph, values.get("output_node_id", before.output_node_id))
         parsed: Sequence[Property] | None = None
@@ -257,7 +257,7 @@ class Workflows:
     async def inspect(self, slug: str, *, cursor: str | None = None, limit: int) -> WorkflowInspection:
         """Compare the requirements of a workflow with the reports of its workers."""
         workflow = await self._workflow(slug)
-        requirements = await self._requirements_of(workflow)
+        requirements = await self._read_requirements(workflow)
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
             found, after = await worker_list.reports_of(tx, workflow.id, after_id=cursor, limit=limit)
@@ -271,7 +271,7 @@ class Workflows:
         found = {}
         for slug in slugs:
             workflow = await self._workflow(slug)
-            result = fitness(await self._requirements_of(workflow), capabilities)
+            result = fitness(await self._read_requirements(workflow), capabilities)
             found[slug] = [*result.missing_node_types, *result.missing_models]
         return {slug: names for slug, names in found.items() if names}
 
@@ -280,13 +280,13 @@ class Workflows:
         check_graph(graph)
         read_properties(properties)
 
-    async def _graph_of(self, workflow: WorkflowRecord) -> Graph:
+    async def _read_graph(self, workflow: WorkflowRecord) -> Graph:
         if workflow.waiting is None:
             return await self._graphs.get(workflow.graph_path)
         found: Graph = (await self.load_import(workflow))["graph"]
         return found
 
-    async def _requirements_of(self, workflow: WorkflowRecord) -> Requirements:
+    async def _read_requirements(self, workflow: WorkflowRecord) -> Requirements:
         if (waiting := workflow.waits_for) is not None:
             return Requirements(node_types=frozenset(waiting.node_types), models=frozenset())
         graph = await self._graphs.get(workflow.graph_path)

@@ -49,7 +49,7 @@ class Nodes:
                 self._encoded = definitions, await asyncio.to_thread(self._encode, definitions)
             encoded = self._encoded[1]
         names = await self._input_files.names(tenant_id)
-        return await asyncio.to_thread(self._joined, definitions, encoded, names)
+        return await asyncio.to_thread(self._join, definitions, encoded, names)
 
     async def node_info(self, tenant_id: str, class_type: str) -> dict[str, Any]:
         """Return the definition of one class, or an empty object."""
@@ -57,7 +57,7 @@ class Nodes:
         if not isinstance(definition, dict):
             return {}
         names = await self._input_files.names(tenant_id)
-        return {class_type: self._described(class_type, _with_files(definition, names))}
+        return {class_type: self._describe(class_type, _list_files(definition, names))}
 
     async def models(self, folder: str) -> list[str] | None:
         """Return the model files of a folder; `None` if there is no such folder."""
@@ -73,25 +73,21 @@ class Nodes:
 
     def _encode(self, definitions: Mapping[str, Any]) -> dict[str, bytes]:
         return {
-            name: orjson.dumps(self._described(name, definition))
+            name: orjson.dumps(self._describe(name, definition))
             for name, definition in definitions.items()
             if not any(is_upload(spec) for _, spec in input_specs(definition))
         }
 
-    def _joined(self, definitions: Mapping[str, Any], encoded: Mapping[str, bytes], names: Mapping[str, str]) -> bytes:
+    def _join(self, definitions: Mapping[str, Any], encoded: Mapping[str, bytes], names: Mapping[str, str]) -> bytes:
         parts = [
             orjson.dumps(name)
             + b":"
-            + (
-                encoded[name]
-                if name in encoded
-                else orjson.dumps(self._described(name, _with_files(definition, names)))
-            )
+            + (encoded[name] if name in encoded else orjson.dumps(self._describe(name, _list_files(definition, names))))
             for name, definition in definitions.items()
         ]
         return b"{" + b",".join(parts) + b"}"
 
-    def _described(self, name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe(self, name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
         """Return a definition with all fields that the editor requires to show a node. The name of the node's pack is
         kept only if the editor lacks the scripts of the pack, because it marks such nodes."""
         outputs = definition.get("output") or []
@@ -111,7 +107,7 @@ class Nodes:
         return found
 
 
-def _with_files(definition: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+def _list_files(definition: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
     """Return a definition whose inputs for files list these files. Like ComfyUI, it lists no files in subfolders."""
     inputs = definition.get("input")
     if not isinstance(inputs, dict):

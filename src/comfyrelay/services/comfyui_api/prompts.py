@@ -94,7 +94,7 @@ class Prompts:
                 offset=offset,
                 limit=limit,
             )
-        return PromptPage(prompts=await self._with_outputs(tenant_id, found), total=total)
+        return PromptPage(prompts=await self._add_outputs(tenant_id, found), total=total)
 
     async def find(self, tenant_id: str, prompt_id: str) -> Prompt | None:
         job_id = (await self.job_ids(tenant_id, [prompt_id])).get(prompt_id)
@@ -104,7 +104,7 @@ class Prompts:
         """Return the prompts of the jobs that were submitted through ComfyUI's API."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await comfyui.prompts_of(tx, tenant_id, job_ids)
-        return {prompt.job.id: prompt for prompt in await self._with_outputs(tenant_id, found)}
+        return {prompt.job.id: prompt for prompt in await self._add_outputs(tenant_id, found)}
 
     async def records(self, tenant_id: str, job_ids: Collection[str]) -> dict[str, PromptRecord]:
         """Return the prompts that clients sent for these jobs, from memory if possible."""
@@ -169,7 +169,7 @@ class Prompts:
                 count += 1
         return count
 
-    async def _with_outputs(self, tenant_id: str, found: Sequence[tuple[PromptRecord, JobRecord]]) -> list[Prompt]:
+    async def _add_outputs(self, tenant_id: str, found: Sequence[tuple[PromptRecord, JobRecord]]) -> list[Prompt]:
         made = [job.id for _, job in found if job.output_file_id is not None]
         prefetched: Collection[str] = ()
         if any(job.status == JobStatus.PROCESSING for _, job in found):

@@ -61,7 +61,7 @@ class UserFiles:
 
         async def work(tx: Tx) -> None:
             await ledger.lock_wallet(tx, tenant_id)
-            content = orjson.dumps({**_object_in(await comfyui.read_file(tx, tenant_id, path)), **changes})
+            content = orjson.dumps({**_parse_object(await comfyui.read_file(tx, tenant_id, path)), **changes})
             await _check_space(tx, tenant_id, path, content)
             await comfyui.write_file(tx, tenant_id, path, content)
 
@@ -69,7 +69,7 @@ class UserFiles:
 
     async def read_json(self, tenant_id: str, path: str) -> dict[str, Any]:
         """Return a JSON object; empty if the file does not exist or contains something else."""
-        return _object_in(await self.read(tenant_id, path))
+        return _parse_object(await self.read(tenant_id, path))
 
     async def move(self, tenant_id: str, path: str, to: str, *, overwrite: bool) -> UserFile:
         path, to = checked_path(path), checked_path(to)
@@ -103,7 +103,7 @@ async def _check_space(tx: Tx, tenant_id: str, path: str, content: bytes) -> Non
         raise TooLarge(f"The editor keeps at most {MAX_FILES} files of {format_bytes(MAX_BYTES)} together.")
 
 
-def _object_in(content: bytes | None) -> dict[str, Any]:
+def _parse_object(content: bytes | None) -> dict[str, Any]:
     try:
         found = orjson.loads(content) if content is not None else {}
     except ValueError:

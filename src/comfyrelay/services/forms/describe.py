@@ -94,7 +94,7 @@ def describe_graph(
         for draft, key, placeholder, label in zip(drafts, keys, placeholders, _labels(drafts, node_labels), strict=True)
     ]
     return DescribedWorkflow(
-        graph=_with_placeholders(kept, drafts, placeholders),
+        graph=_insert_placeholders(kept, drafts, placeholders),
         properties=_limit_choices(properties),
         roles={
             draft.name: key
@@ -129,22 +129,22 @@ def _labels(drafts: Sequence[PropertyDraft], node_labels: Labels) -> list[str]:
     counts = Counter(map(str.casefold, labels))
     return number_duplicates(
         [
-            label if counts[label.casefold()] == 1 else _with_node(draft, label, node_labels)
+            label if counts[label.casefold()] == 1 else _add_node_label(draft, label, node_labels)
             for draft, label in zip(drafts, labels, strict=True)
         ]
     )
 
 
-def _with_node(draft: PropertyDraft, label: str, node_labels: Labels) -> str:
+def _add_node_label(draft: PropertyDraft, label: str, node_labels: Labels) -> str:
     is_global = draft.name is not None and (draft.role in _GLOBAL_ROLES or len(draft.inputs) > 1)
     if is_global or draft.role is Role.INPUT:
         return label
     words = node_labels.model(draft.node_id) if draft.role is Role.MODEL else None
     words = words or node_labels.inside(draft.node_id)
-    return f"{_without_words_of(words, label)}, {words}"[:_MAX_LABEL_LENGTH] if words else label
+    return f"{_drop_shared_words(words, label)}, {words}"[:_MAX_LABEL_LENGTH] if words else label
 
 
-def _without_words_of(node: str, label: str) -> str:
+def _drop_shared_words(node: str, label: str) -> str:
     """Return the label without leading words that the label of the node also has."""
     known, words = node.casefold().split(), label.split()
     while len(words) > 1 and words[0].casefold() in known:
@@ -201,7 +201,7 @@ def _placeholders(graph: Graph, keys: Sequence[str]) -> list[str]:
     return [f"{{{{{name}_{free}}}}}" if name in taken else f"{{{{{name}}}}}" for name in names]
 
 
-def _with_placeholders(graph: Graph, drafts: Sequence[PropertyDraft], placeholders: Sequence[str]) -> Graph:
+def _insert_placeholders(graph: Graph, drafts: Sequence[PropertyDraft], placeholders: Sequence[str]) -> Graph:
     by_position: dict[Position, str] = {
         input_.position: placeholder
         for draft, placeholder in zip(drafts, placeholders, strict=True)

@@ -114,7 +114,7 @@ def draft_author_form(traced: TracedGraph, fields: Sequence[AppField]) -> list[P
         name = None if role in (None, Role.MODEL) else _role_name(role, inputs[0])
         found.append(
             PropertyDraft(
-                inputs=[_with_common_choices(inputs), *inputs[1:]],
+                inputs=[_limit_to_common_choices(inputs), *inputs[1:]],
                 role=role,
                 name=None if name in names else name,
                 is_primary_input=role is Role.INPUT and not any(draft.role is Role.INPUT for draft in found),
@@ -135,7 +135,7 @@ def _role_name(role: Role, first: GraphInput) -> str:
     return str(first.type) if role is Role.INPUT else str(role)
 
 
-def _with_common_choices(inputs: Sequence[GraphInput]) -> GraphInput:
+def _limit_to_common_choices(inputs: Sequence[GraphInput]) -> GraphInput:
     """Return the first input with the choices that all inputs of its field have."""
     common = [choice for choice in inputs[0].choices if all(choice in input_.choices for input_ in inputs[1:])]
     return replace(inputs[0], choices=tuple(common)) if common else inputs[0]

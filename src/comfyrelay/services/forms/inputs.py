@@ -86,11 +86,11 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
     found = []
     for node_id, node in graph.items():
         specs = specs_of(node, object_info)
-        series = _series_in(specs)
+        series = _numbered_series(specs)
         dynamic = dynamic_prompts_of(node)
         for name, value in node["inputs"].items():
             is_fixed = name in _EXCLUDED or (node_id in savers and name in FORMAT_INPUTS)
-            spec = _spec_of(name, specs, series)
+            spec = _find_spec(name, specs, series)
             if not is_fixed and _is_plain(value) and not _is_leftover(name, value, spec, specs):
                 fields = _type_input(node["class_type"], name, value, spec, is_saver=node_id in savers)
                 if fields is not None:
@@ -101,7 +101,7 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
     return found
 
 
-def _series_in(specs: Specs) -> Specs:
+def _numbered_series(specs: Specs) -> Specs:
     """Return the definition of each numbered series, such as `string_1` and `string_2`, by its name without a number.
     Nodes can add inputs to a series at run time."""
     return {
@@ -112,7 +112,7 @@ def _series_in(specs: Specs) -> Specs:
     }
 
 
-def _spec_of(name: str, specs: Specs, series: Specs) -> list[Any] | None:
+def _find_spec(name: str, specs: Specs, series: Specs) -> list[Any] | None:
     numbered = None if name in specs else _NUMBERED.fullmatch(name)
     return specs.get(name) if numbered is None else series.get(numbered[1])
 

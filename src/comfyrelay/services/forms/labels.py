@@ -110,7 +110,7 @@ class Labels:
         words = re.sub(
             r"\b(load|loader)\b", "", self._custom_title(node_id) or self._default_label(node_id), flags=re.IGNORECASE
         )
-        shown = " ".join(map(_lowered, words.split()))
+        shown = " ".join(map(_lower, words.split()))
         return shown[:1].upper() + shown[1:] or "Model"
 
     def model(self, node_id: str) -> str | None:
@@ -162,7 +162,7 @@ class Labels:
     def _inline_label(self, node_id: str) -> str:
         own = self._custom_title(node_id)
         if own is None:
-            return " ".join(map(_lowered, self._default_label(node_id).split(" "))).removeprefix("load ")
+            return " ".join(map(_lower, self._default_label(node_id).split(" "))).removeprefix("load ")
         # The words that the author added to the class name are distinctive, as in "Load Checkpoint - REFINER".
         usual = self._display_name(node_id)
         added = own[len(usual) :].strip(" -:|·()[]") if usual and own.casefold().startswith(usual.casefold()) else ""
@@ -194,13 +194,13 @@ class Labels:
                 continue
             seen.add(current)
             if current not in self._noises:
-                self._noises[current] = self._noise_at(current)
+                self._noises[current] = self._noise_levels(current)
             words, sources = self._noises[current]
             found |= words
             pending.extend(sources)
         return found.pop() if len(found) == 1 else None
 
-    def _noise_at(self, node_id: str) -> tuple[set[str], list[str]]:
+    def _noise_levels(self, node_id: str) -> tuple[set[str], list[str]]:
         """Return the noise levels that the values of a node name, and the sources of its models."""
         texts = [text for input_ in self._traced.of_node[node_id] if len(text := str(input_.value)) < 300]
         links = self._traced.wiring.links[node_id].items()
@@ -236,10 +236,10 @@ def _letters(text: str) -> str:
 def _words(name: str) -> str:
     """Split names like `return_with_leftover_noise` and `CLIPTextEncode` into words."""
     found = _WORD_END.split(plain_line(name).replace("KSampler", "Ksampler"))
-    words = [_ACRONYMS.get(word.lower(), _lowered(word)) for word in found if word]
+    words = [_ACRONYMS.get(word.lower(), _lower(word)) for word in found if word]
     return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]]) if words else ""
 
 
-def _lowered(word: str) -> str:
+def _lower(word: str) -> str:
     """Return the word in lower case, unless it has several capitals."""
     return word if sum(map(str.isupper, word)) > 1 else word.lower()

@@ -42,7 +42,7 @@ class Sampling:
     def by_role(self) -> Iterator[tuple[Role, list[GraphInput]]]:
         """Yield groups of inputs with their role."""
         yield from self._size()
-        frames = self._named(_FRAMES, _MAYBE_FRAMES)
+        frames = self._inputs_named(_FRAMES, _MAYBE_FRAMES)
         yield from ((Role.LENGTH, group) for group in group_by_value(number for number in frames if number.value >= 1))
         yield from ((Role.DURATION, [input_]) for input_ in self._direct(_SECONDS) if self._is_video(input_.node_id))
         yield from ((Role.STEPS, group) for group in self._groups)
@@ -112,7 +112,7 @@ class Sampling:
         is_named_so = "latent" in name.partition("empty")[2] or "tovideo" in name or "imgtovid" in name
         return (makes_it or is_named_so) and not takes_it
 
-    def _named(self, names: Iterable[str], maybe: Iterable[str]) -> list[GraphInput]:
+    def _inputs_named(self, names: Iterable[str], maybe: Iterable[str]) -> list[GraphInput]:
         found: dict[Position, GraphInput] = {}
         for node_id in self._traced.order:
             for name in self._traced.graph[node_id]["inputs"]:

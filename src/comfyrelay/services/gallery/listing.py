@@ -144,7 +144,9 @@ class GalleryListing:
         is_named = by in (Grouping.WORKFLOW, Grouping.PROMPT)
         names = await self._names({item.workflow_id for item in found}) if is_named else {}
         # In a thread, because a large gallery would block the event loop.
-        groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names, labels=labels))
+        groups = await asyncio.to_thread(
+            _group_items, found, partial(_group, by=by, zone=zone, names=names, labels=labels)
+        )
         return OutputIndex(groups=groups, total=total)
 
     async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, GalleryOutput]:
@@ -221,7 +223,7 @@ class GalleryListing:
         )
 
 
-def _grouped(found: Sequence[GridItem], group_of: Callable[[GridItem], tuple[str, str]]) -> list[OutputGroup]:
+def _group_items(found: Sequence[GridItem], group_of: Callable[[GridItem], tuple[str, str]]) -> list[OutputGroup]:
     groups: dict[str, tuple[str, list[GridItem]]] = {}
     for item in found:
         key, name = group_of(item)

@@ -258,7 +258,7 @@ class Batches:
                 id=batch.id,
                 label=batch.label,
                 created_at=batch.created_at,
-                **_with_fetched(counts.get(batch.id, {}), fetched[batch.id]),
+                **_count_fetched(counts.get(batch.id, {}), fetched[batch.id]),
                 expected_seconds=ends.get(batch.id),
                 # The batch is no longer held if all its jobs were resumed or canceled one by one.
                 held=batch.held_text if counts.get(batch.id, {}).get(JobStatus.PAUSED) else None,
@@ -306,11 +306,11 @@ class Batches:
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             await require_batch(tx, tenant_id, batch_id)
-            ended = await _failed(tx, tenant_id, batch_id)
+            ended = await _failed_jobs(tx, tenant_id, batch_id)
         await self._rules.check_retry(ended)
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
-            failed = await _failed(tx, tenant_id, batch_id)
+            failed = await _failed_jobs(tx, tenant_id, batch_id)
             return await self._write_retries(tx, balance, failed, new_seeds=new_seeds)
 
         retried, _ = await self._accept.run(shard, tenant_id, work)
@@ -333,7 +333,7 @@ class Batches:
             failed: list[JobRecord] = []
             for batch_id in held:
                 causes = set(await media.release_batch(tx, tenant_id, batch_id))
-                failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]
+                failed += [job for job in await _failed_jobs(tx, tenant_id, batch_id) if job.id in causes]
             return await self._write_retries(tx, balance, failed, new_seeds=False)
 
         return (await self._accept.run(shard, tenant_id, work))[0] if held else 0
@@ -350,12 +350,12 @@ class Batches:
         return len(accepted.jobs), accepted
 
 
-async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
+async def _failed_jobs(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
     newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
     return [job for job in newest if job.status == JobStatus.FAILED]
 
 
-def _with_fetched(counts: Mapping[str, int], fetched: int) -> dict[str, Any]:
+def _count_fetched(counts: Mapping[str, int], fetched: int) -> dict[str, Any]:
     """Return the counts, in which prefetched jobs count as queued, and the number of prefetched jobs."""
     # The minimum is needed because the two databases are not read at the same moment.
     moved = min(fetched, counts.get(JobStatus.PROCESSING, 0))

@@ -112,7 +112,7 @@ class GraphJobs:
         by_key, graph = _set_inputs(graph, request.inputs)
         refs = _asset_ids(graph)
         files = await self._files(tenant_id, refs, by_key)
-        sent = _with_names(graph, refs, files)
+        sent = _insert_file_names(graph, refs, files)
         new = WorkflowImport(graph=drawn or sent, converted=None if drawn is None else sent)
         workflow, imported = await self._add(tenant_id, new, {place: _kind(files[id_]) for place, id_ in refs.items()})
         values, file_ids = _values(imported, by_key, refs)
@@ -178,7 +178,7 @@ class GraphJobs:
                 return
 
     async def _refuse_used(self, before: WorkflowRecord, now: WorkflowRecord) -> None:
-        async with (await self._databases.shard_of(_tenant_of(now))).read() as tx:
+        async with (await self._databases.shard_of(_require_tenant(now))).read() as tx:
             has_jobs = await graphs.job_statuses(tx, now, limit=1)
         if has_jobs or now.updated_at != before.updated_at:
             raise Conflict("A job needs this workflow.")
@@ -250,7 +250,7 @@ class GraphJobs:
 
     async def _import(self, tenant_id: str, new: WorkflowImport, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
         import_graph = partial(self._catalogue.own_workflows.import_graph, tenant_id)
-        change = partial(_with_files, files=files)
+        change = partial(_add_file_properties, files=files)
         try:
             return await import_graph(new, change)
         except ComfyRelayError:
@@ -274,7 +274,7 @@ class GraphJobs:
                 return
 
     async def _refuse_unfinished(self, before: WorkflowRecord, now: WorkflowRecord) -> None:
-        async with (await self._databases.shard_of(_tenant_of(now))).read() as tx:
+        async with (await self._databases.shard_of(_require_tenant(now))).read() as tx:
             is_unfinished = await graphs.has_unfinished(tx, now)
         if is_unfinished or now.updated_at != before.updated_at:
             raise Conflict("A job needs this workflow.")
@@ -285,7 +285,7 @@ def asset_reference(id_: str) -> dict[str, Any]:
     return {"__type": ASSET, "info": {"id": id_}}
 
 
-def _tenant_of(workflow: WorkflowRecord) -> str:
+def _require_tenant(workflow: WorkflowRecord) -> str:
     assert workflow.tenant_id is not None
     return workflow.tenant_id
 
@@ -331,7 +331,9 @@ def _asset_id(place: str, value: Any) -> str | None:
     return id_
 
 
-def _with_names(graph: dict[str, Any], refs: Mapping[str, str], files: Mapping[str, StoredFile]) -> dict[str, Any]:
+def _insert_file_names(
+    graph: dict[str, Any], refs: Mapping[str, str], files: Mapping[str, StoredFile]
+) -> dict[str, Any]:
     """Return the graph with a file name for each asset, from which the importer recognises inputs for files."""
     named = dict(graph)
     for place, id_ in refs.items():
@@ -346,7 +348,7 @@ def _kind(file: StoredFile) -> PropertyType:
     return PropertyType(file.mime_type.partition("/")[0])
 
 
-def _with_files(imported: ImportedWorkflow, *, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
+def _add_file_properties(imported: ImportedWorkflow, *, files: Mapping[str, PropertyType]) -> ImportedWorkflow:
     """Turn inputs with assets into file properties, if the importer has not recognised them."""
     positions = imported.positions
     known = {

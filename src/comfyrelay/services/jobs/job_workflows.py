@@ -30,7 +30,7 @@ class JobWorkflows:
         record, payload = await self._find(tenant_id, job_id)
         if record is None or record.tenant_id != tenant_id or record.kind != WorkflowKind.GRAPH:
             raise Conflict("This job did not run a workflow of yours, so there is none to add.")
-        new = await self._import_of(payload, record)
+        new = await self._to_import(payload, record)
         return await self._catalogue.own_workflows.add(tenant_id, new)
 
     async def filled(self, tenant_id: str, job_id: str, *, only_own: bool = False) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class JobWorkflows:
         async with self._databases.central.read() as tx:
             return (await catalogue.workflows_by_id(tx, [job.workflow_id])).get(job.workflow_id), payload
 
-    async def _import_of(self, payload: JobPayload, record: WorkflowRecord) -> WorkflowImport:
+    async def _to_import(self, payload: JobPayload, record: WorkflowRecord) -> WorkflowImport:
         graph = await self._catalogue.graphs.get(payload.graph_path)
         if record.graph_path != payload.graph_path:
             # The workflow has changed since the job, so its properties do not describe this graph.

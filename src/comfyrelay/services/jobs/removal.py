@@ -136,7 +136,7 @@ class Removals:
         attempts: list[Attempt] = []
         refused: dict[str, ComfyRelayError] = {}
         # Leases that ended without a result may have left objects.
-        paths = await gather(*(self._paths_of(tenant_id, job_id) for job_id in job_ids))
+        paths = await gather(*(self._list_paths(tenant_id, job_id) for job_id in job_ids))
         leftovers = dict(zip(job_ids, paths, strict=True))
 
         async def work(tx: Tx) -> list[Removal]:
@@ -164,7 +164,7 @@ class Removals:
             files = await self._on_removed(attempts)
         return RemovedJobs(count=len(removable), files=files, refused=refused)
 
-    async def _paths_of(self, tenant_id: str, job_id: str) -> list[str]:
+    async def _list_paths(self, tenant_id: str, job_id: str) -> list[str]:
         return [stored.path async for stored in self._objects.list(job_folder(tenant_id, job_id))]
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:

@@ -29,7 +29,7 @@ class TestRuns:
         input_file_id: str | None = None,
     ) -> JobRecord:
         """Submit a test run. With `worker_id`, it waits for that worker even if others are free."""
-        stage = await self._stage_of(worker_id, slug) if worker_id is not None else None
+        stage = await self._require_stage(worker_id, slug) if worker_id is not None else None
         return await self._submit.submit(
             JobRequest(
                 tenant_id=admin.tenant_id,
@@ -47,7 +47,7 @@ class TestRuns:
             )
         )
 
-    async def _stage_of(self, worker_id: str, slug: str) -> Stage:
+    async def _require_stage(self, worker_id: str, slug: str) -> Stage:
         async with self._databases.central.read() as tx:
             worker = await workers.get(tx, worker_id)
             if worker is None:

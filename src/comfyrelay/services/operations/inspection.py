@@ -153,7 +153,7 @@ class Inspection:
                 raise NotFound(f"There is no dispatch {dispatch_id}.")
             attempts = await leases.attempts_of(tx, dispatch_id, limit=MAX_ATTEMPTS)
             found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
-            found = await _with_emails(tx, found)
+            found = await _insert_emails(tx, found)
         entries = ResultPage(items=found, next_cursor=None if before is None else str(before))
         return DispatchHistory(attempts=attempts, entries=entries)
 
@@ -189,7 +189,7 @@ class Inspection:
     ) -> ResultPage[AuditRecord]:
         async with self._databases.central.read() as tx:
             found, before = await audit.page(tx, worker_id=worker_id, event=event, before_id=cursor, limit=limit)
-            found = await _with_emails(tx, found)
+            found = await _insert_emails(tx, found)
         return ResultPage(items=found, next_cursor=None if before is None else str(before))
 
     async def audit_logs_of(
@@ -218,7 +218,7 @@ class Inspection:
         return balances
 
 
-async def _with_emails(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
+async def _insert_emails(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
     """Replace the user ids of manual actions by email addresses."""
     ids = {by for entry in found if isinstance(by := (entry.data or {}).get("by"), str)}
     emails = await tenants.emails_by_user(tx, ids) if ids else {}

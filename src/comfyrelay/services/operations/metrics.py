@@ -17,7 +17,7 @@ SEVERAL_WORKERS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ShardFigures:
+class ShardMetrics:
     """The age of the oldest submission in a shard's outbox, and the number of its undelivered webhooks."""
 
     submission_seconds: float
@@ -25,7 +25,7 @@ class ShardFigures:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
+class Metrics:
     """The metrics of all databases. An unreachable database is not `up`, and its metrics are missing."""
 
     up: Mapping[str, bool] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Figures:
     leased: Sequence[LeaseCount] = ()
     suspects: int = 0
     outbox_seconds: Mapping[str, float] = field(default_factory=dict)
-    shards: Mapping[str, ShardFigures] = field(default_factory=dict)
+    shards: Mapping[str, ShardMetrics] = field(default_factory=dict)
 
 
 class MetricsReader:
@@ -46,21 +46,21 @@ class MetricsReader:
     def count_ended(self, statuses: Sequence[str]) -> None:
         self.ended.update(statuses)
 
-    async def figures(self) -> Figures:
+    async def read(self) -> Metrics:
         return await self._cache.get(seconds=CACHE_SECONDS)
 
-    async def _read(self) -> Figures:
+    async def _read(self) -> Metrics:
         names = list(self._databases.shards)
         reading = asyncio.gather(*map(self._read_shard, names))
         central, shards = await self._read_central(), await reading
-        found = {name: figures for name, figures in zip(names, shards, strict=True) if figures is not None}
+        found = {name: read for name, read in zip(names, shards, strict=True) if read is not None}
         up = {self._databases.central.name: central is not None, **{name: name in found for name in names}}
-        return replace(central or Figures(), up=up, shards=found)
+        return replace(central or Metrics(), up=up, shards=found)
 
-    async def _read_central(self) -> Figures | None:
+    async def _read_central(self) -> Metrics | None:
         try:
             async with self._databases.central.read() as tx:
-                return Figures(
+                return Metrics(
                     queues=await metrics.queues(tx),
                     leased=await metrics.leased(tx),
                     suspects=await metrics.suspects(tx, blocked_workers=SEVERAL_WORKERS),
@@ -69,10 +69,10 @@ class MetricsReader:
         except DatabaseUnavailable:
             return None
 
-    async def _read_shard(self, name: str) -> ShardFigures | None:
+    async def _read_shard(self, name: str) -> ShardMetrics | None:
         try:
             async with self._databases.shard(name).read() as tx:
-                return ShardFigures(
+                return ShardMetrics(
                     submission_seconds=await metrics.submission_age(tx),
                     undelivered_webhooks=await metrics.undelivered(tx),
                 )

@@ -124,7 +124,7 @@ class Outages:
 
     async def _find(self) -> AsyncIterator[Outage]:
         for name, problem in (await self._readiness.problems()).items():
-            yield self._outage(self._kind_of(name, problem), name, problem)
+            yield self._outage(self._outage_kind(name, problem), name, problem)
         if (skew := await self._skew()) is not None and abs(skew) > MAX_SKEW:
             seconds = format_duration(abs(skew).total_seconds())
             direction = "ahead of" if skew > timedelta(0) else "behind"
@@ -137,7 +137,7 @@ class Outages:
             detail, is_severe = problem_and_severity
             yield self._outage(OutageKind.CERTIFICATE, self._settings.base_url, detail, is_severe=is_severe)
 
-    def _kind_of(self, name: str, problem: str) -> OutageKind:
+    def _outage_kind(self, name: str, problem: str) -> OutageKind:
         if name == STORAGE:
             return OutageKind.STORAGE
         if problem in SCHEMA_PROBLEMS:

@@ -58,7 +58,7 @@ class Readiness:
     async def _check(self) -> ReadinessResult:
         schemas = self._databases.schemas()
         found = await asyncio.gather(
-            *(self._problem_of(database, schema) for database, schema in schemas), self._problem_of_storage()
+            *(self._find_problem(database, schema) for database, schema in schemas), self._problem_of_storage()
         )
         names = [*(database.name for database, _ in schemas), STORAGE]
         problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
@@ -68,7 +68,7 @@ class Readiness:
         is_ready = not (central in problems or STORAGE in problems or shards <= problems.keys())
         return ReadinessResult(problems=problems, is_ready=is_ready)
 
-    async def _problem_of(self, database: Database, schema: Schema) -> str | None:
+    async def _find_problem(self, database: Database, schema: Schema) -> str | None:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 revision = await migrate.current(database)

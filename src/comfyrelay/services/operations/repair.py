@@ -58,7 +58,7 @@ class AutoRepair:
         return repaired
 
     async def _repair_shard(self, shard: str) -> int:
-        suspects = sorted({*await self._undispatched(shard), *await self._unsettled(shard)})
+        suspects = sorted({*await self._find_undispatched(shard), *await self._find_unsettled(shard)})
         # Repair in small batches, so that other requests do not wait for long.
         batches = chunks(suspects, REPAIR_BATCH_SIZE)
         return sum([await self._repair_jobs(shard, batch) for batch in batches])
@@ -73,7 +73,7 @@ class AutoRepair:
         )
         return len(found)
 
-    async def _undispatched(self, shard: str) -> list[str]:
+    async def _find_undispatched(self, shard: str) -> list[str]:
         """Return the unfinished jobs without a dispatch."""
         passed = self._passed.get(shard, 0)
         async with self._databases.shard(shard).read() as tx:
@@ -86,7 +86,7 @@ class AutoRepair:
             missing += [job_id for _, job_id in page if job_id not in known]
         return missing
 
-    async def _unsettled(self, shard: str) -> Sequence[str]:
+    async def _find_unsettled(self, shard: str) -> Sequence[str]:
         """Return the finished jobs whose tokens are neither consumed nor refunded."""
         async with self._databases.shard(shard).read() as tx:
             newest, before = await jobs.unsettled(tx, before_id=None, older_than_seconds=GRACE_SECONDS, limit=MAX_JOBS)

@@ -112,16 +112,16 @@ class Retention:
         return result
 
     async def _run(self, shard: Database, grace_seconds: float) -> dict[str, int]:
-        expired = await self._in_pages(lambda after: self._expire(shard, after)) if self._video_seconds else 0
-        unused = await self._in_pages(lambda after: self._mark_unused(shard, after))
-        removed = await self._in_pages(lambda after: self._remove(shard, after, grace_seconds))
+        expired = await self._run_pages(lambda after: self._expire(shard, after)) if self._video_seconds else 0
+        unused = await self._run_pages(lambda after: self._mark_unused(shard, after))
+        removed = await self._run_pages(lambda after: self._remove(shard, after, grace_seconds))
         await shard.run(
             TransactionStep.RETENTION_REMOVE, lambda tx: changes.delete_old(tx, older_than_seconds=CHANGES_SECONDS)
         )
         orphans = await self._remove_orphans(shard)
         return {"expired": expired, "unused": unused, "removed": removed, "orphans": orphans}
 
-    async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
+    async def _run_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
         """Call `do` for each page, with the last id of the previous page, and return the sum of the counts."""
         total, after = 0, ""
         while True:
@@ -137,7 +137,7 @@ class Retention:
             old = await retention.old_videos(
                 tx, older_than_seconds=self._video_seconds, after_id=after, limit=BATCH_SIZE
             )
-            files = {video.id: await _files_of(tx, video) for video in old}
+            files = {video.id: await _read_files(tx, video) for video in old}
             unneeded = [
                 video
                 for video in old
@@ -158,7 +158,7 @@ class Retention:
             found = await retention.unused_uploads(
                 tx, older_than_seconds=self._unused_seconds, after_id=after, limit=BATCH_SIZE
             )
-        released = _by_tenant(upload for upload in found if upload.is_released and not upload.is_used)
+        released = _group_by_tenant(upload for upload in found if upload.is_released and not upload.is_used)
         in_use: set[str] = set()
         for tenant_id, uploads in released.items():
             in_use |= await self._inputs_in_use(shard, tenant_id, {upload.path for upload in uploads})
@@ -197,7 +197,7 @@ class Retention:
             async def work(tx: Tx) -> None:
                 await retention.record_used(tx, [*used, *live])
                 await retention.clear_originals(tx, [file.id for file in removable])
-                for tenant_id, files in _by_tenant(removable).items():
+                for tenant_id, files in _group_by_tenant(removable).items():
                     paths = [file.path for file in files if file.disk == self._disk]
                     await removals.remove_files(tx, tenant_id, [file.id for file in files], paths)
 
@@ -238,13 +238,13 @@ class Retention:
         return len(orphans)
 
 
-async def _files_of(tx: Tx, video: VideoRecord) -> Sequence[FileRecord]:
+async def _read_files(tx: Tx, video: VideoRecord) -> Sequence[FileRecord]:
     ids = {video.original_file_id, video.processed_file_id}
     ids.update(await removals.of_video(tx, video.tenant_id, video.id))
     return await retention.files_by_id(tx, [id_ for id_ in ids if id_ is not None])
 
 
-def _by_tenant(found: Iterable[File]) -> dict[str, list[File]]:
+def _group_by_tenant(found: Iterable[File]) -> dict[str, list[File]]:
     files: dict[str, list[File]] = defaultdict(list)
     for file in found:
         files[file.tenant_id].append(file)

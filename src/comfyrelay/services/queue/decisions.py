@@ -191,13 +191,13 @@ class Decisions:
             known: dict[blocks.Pair, Block] = await blocks.lock(tx, {_pair(end) for end in failed})
             for end in failed:
                 pair = _pair(end)
-                known[pair] = self._blocked(known.get(pair), end, now=now)
+                known[pair] = self._new_block(known.get(pair), end, now=now)
                 await blocks.write(tx, pair, known[pair])
                 if known[pair].blocked_until is not None:
                     events.append(block_event(BLOCKED_EVENT, pair, block=known[pair]))
         await audit.record(tx, events)
 
-    def _blocked(self, known: Block | None, end: Transition, *, now: datetime) -> Block:
+    def _new_block(self, known: Block | None, end: Transition, *, now: datetime) -> Block:
         if end.block is not None:
             return record_out_of_memory(known, policy=self._policy, now=now, reason=end.block)
         return record_failure(known, policy=self._policy, now=now, reason=user_sentence(end.error))

@@ -49,7 +49,7 @@ class Demand:
     async def recall(self, prefetched: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> int:
         """Reclaim prefetched jobs that idle workers could run now, and return the number of jobs."""
         async with self._databases.central.read() as tx:
-            wanted = await self._wanted(tx, prefetched, idle)
+            wanted = await self._find_wanted(tx, prefetched, idle)
         return await self._decisions.recall(dispatches.by_ids(wanted)) if wanted else 0
 
     async def late(self, waiting: Sequence[LeaseRequest]) -> list[int]:
@@ -58,9 +58,11 @@ class Demand:
             return []
         async with self._databases.central.read() as tx:
             late = await demand.late(tx, down_shards=self._databases.down())
-            return await self._wanted(tx, late, waiting) if late else []
+            return await self._find_wanted(tx, late, waiting) if late else []
 
-    async def _wanted(self, tx: Tx, held: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> list[int]:
+    async def _find_wanted(
+        self, tx: Tx, held: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]
+    ) -> list[int]:
         free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
         ids = [request.worker_id for request in idle]
         blocked, unmet = await blocks.blocked_pairs(tx, ids), await missing_requirements.pairs_of(tx, ids)

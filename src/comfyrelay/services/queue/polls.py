@@ -233,7 +233,7 @@ class Polls:
     async def _place(self) -> None:
         """Offer queued dispatches to parked polls, then reclaim prefetched dispatches for workers that are still
         idle."""
-        if queued := await self._queued():
+        if queued := await self._read_queued():
             await self._offer_to_able(queued)
         if self._may_recall:
             self._may_recall = False
@@ -259,7 +259,7 @@ class Polls:
         queued = await self._offer(queued, busy, may_prefetch=True)
         self._unplaced.update(dispatch.id for dispatch in queued)
 
-    async def _queued(self) -> list[QueuedDispatch]:
+    async def _read_queued(self) -> list[QueuedDispatch]:
         queued = [dispatch for dispatch in await self._demand.queued() if dispatch.id not in self._unplaced]
         if not any(dispatch.only_worker for dispatch in queued):
             return queued
@@ -312,7 +312,7 @@ class Polls:
                 break
             served = await self._lease(group, may_prefetch=may_prefetch)
             # Jobs queued in the meantime have sent their own wakeup.
-            queued = await self._queued() if served < len(queued) or len(queued) >= QUEUED_AT_ONCE else []
+            queued = await self._read_queued() if served < len(queued) or len(queued) >= QUEUED_AT_ONCE else []
         return queued
 
     async def _lease(self, polls: Iterable[_Poll], *, may_prefetch: bool = True) -> int:

@@ -111,7 +111,7 @@ class Reaper:
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by=lost_leases.SILENT)
         if decided.transitions:
             workers = sorted({str(transition.before.worker_id) for transition in decided.transitions})
-            log.warning("workers.silent", workers=workers, **_logged(decided.transitions))
+            log.warning("workers.silent", workers=workers, **_log_fields(decided.transitions))
         return len(decided.transitions)
 
     async def _fail_out_of_memory(self) -> int:
@@ -144,11 +144,11 @@ class Reaper:
         # Each dispatch is checked again under lock, because a heartbeat may have arrived since it was found.
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
         if decided.transitions:
-            log.info("leases.expired", wanted=len(wanted), **_logged(decided.transitions))
+            log.info("leases.expired", wanted=len(wanted), **_log_fields(decided.transitions))
         return len(decided.transitions)
 
 
-def _logged(transitions: Sequence[Transition]) -> dict[str, object]:
+def _log_fields(transitions: Sequence[Transition]) -> dict[str, object]:
     """Return the number of jobs for the log, and the ids of the first jobs."""
     job_ids = [transition.before.tenant_job_id for transition in transitions[:MAX_LOGGED]]
     return {"count": len(transitions), "job_ids": job_ids}

@@ -237,7 +237,7 @@ class SettleService:
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 decided = await self._run_out_of_memory(tx, dispatch, report, now, began_at)
                 transition = _charge(decided or _transition(dispatch, report, now, began_at), report, now, began_at)
-                transition = await _with_hold(tx, transition, report, decisions.values())
+                transition = await _mark_hold(tx, transition, report, decisions.values())
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = DecidedTransition(transition=transition, by=report.verb, details=details)
                 settlement = Settlement(
@@ -346,7 +346,7 @@ def _charge(transition: Transition, report: Report, now: datetime, began_at: dat
     return lifecycle.charge(transition, ran_from=began_at if has_run else None, now=now)
 
 
-async def _with_hold(
+async def _mark_hold(
     tx: Tx, transition: Transition, report: Report, decided: Iterable[DecidedTransition]
 ) -> Transition:
     """Mark the failure if it holds the rest of its batch. `decided` are the earlier decisions of this settlement."""

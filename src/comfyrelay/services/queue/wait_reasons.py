@@ -72,7 +72,7 @@ class WaitReasons:
                     explained[job_id] = Waiting(reason=Reason.NOT_WAITING, text=f"Not waiting: the job is {status}.")
             for group in groups.values():
                 for job_id, waiting in (await self._explain_group(tx, group)).items():
-                    text = await self._with_burst(tx, found[job_id], waiting.text)
+                    text = await self._add_burst_text(tx, found[job_id], waiting.text)
                     explained[job_id] = replace(waiting, text=text)
         return explained
 
@@ -99,7 +99,7 @@ class WaitReasons:
                 ends[batch_id] = start.starts_in_seconds + run
         return ends
 
-    async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
+    async def _add_burst_text(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
         """Add the reason why the job was moved to the cloud or back, or why it was not moved."""
         if dispatch.status != DispatchStatus.QUEUED:
             return text
@@ -151,7 +151,7 @@ class WaitReasons:
             for worker, candidate in zip(able, candidates, strict=True)
             if candidate.can_run
         }
-        line = await _in_line(tx, list(group.values()), shared, usable)
+        line = await _estimate_starts(tx, list(group.values()), shared, usable)
         now = await tx.now()
         starting = await _starting_machines(tx, dispatch, set(ids)) if is_self_hosted else NO_STARTING_MACHINES
         return {
@@ -227,7 +227,9 @@ class _Line(NamedTuple):
     fetched: int
 
 
-async def _in_line(tx: Tx, group: Sequence[Dispatch], shared: Sequence[int], usable: Mapping[str, int]) -> _Line:
+async def _estimate_starts(
+    tx: Tx, group: Sequence[Dispatch], shared: Sequence[int], usable: Mapping[str, int]
+) -> _Line:
     """Estimate when dispatches of the same kind start on the `usable` workers, given with their slots."""
     first = group[0]
     kind = {"stage": first.stage, "provider": first.provider}
@@ -270,7 +272,7 @@ async def _load(
     known = await positions.mean_durations(tx, present)
     usual = {id_: known.get(id_, own) for id_ in present}
     return _Load(
-        free_in=_free_in(held, usable, usual, now),
+        free_in=_slot_seconds(held, usable, usual, now),
         fetched=[usual[lease.workflow_id] for lease in held if lease.is_prefetched],
         usual=usual,
     )
@@ -287,7 +289,7 @@ async def start_of_new(
     return load.start_behind(ahead)
 
 
-def _free_in(
+def _slot_seconds(
     held: Sequence[SlotLease], usable: Mapping[str, int], usual: Mapping[int, float], now: datetime
 ) -> list[float]:
     """Return the expected seconds until each slot is free."""

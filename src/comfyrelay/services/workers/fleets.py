@@ -41,7 +41,10 @@ class Fleets:
     ) -> FleetRecord:
         if not force:
             await self._require(slug, None, workflow_slugs, bundle=machines_from_json(machines).bundle)
-        specs = {"machines": _merged(None, machines), "autoscaling": _checked(_merged(None, autoscaling))}
+        specs = {
+            "machines": _merge_explicit(None, machines),
+            "autoscaling": _check_limits(_merge_explicit(None, autoscaling)),
+        }
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await catalogue.create_fleet(
@@ -77,8 +80,8 @@ class Fleets:
             values = dict(changes)
             for name in SPECS:
                 if name in values:
-                    values[name] = _merged(getattr(fleet, name), values[name])
-            _checked(values.get("autoscaling"))
+                    values[name] = _merge_explicit(getattr(fleet, name), values[name])
+            _check_limits(values.get("autoscaling"))
             after = replace(fleet, **{name: values[name] for name in SPECS if name in values})
             if (after.is_scaled, _provider(after)) != (fleet.is_scaled, _provider(fleet)):
                 await _require_no_machines(tx, fleet)
@@ -139,14 +142,14 @@ async def _map(tx: Tx, fleet: FleetRecord, workflow_slugs: Sequence[str]) -> Non
     await workers.assign_fleet(tx, fleet.id)
 
 
-def _merged(before: Mapping[str, Any] | None, changes: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _merge_explicit(before: Mapping[str, Any] | None, changes: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Store only explicit values, so that improved defaults apply to all other fields."""
     if changes is None:
         return None
     return {name: value for name, value in {**(before or {}), **changes}.items() if value is not None}
 
 
-def _checked(autoscaling: dict[str, Any] | None) -> dict[str, Any] | None:
+def _check_limits(autoscaling: dict[str, Any] | None) -> dict[str, Any] | None:
     limits = scaling_from_json(autoscaling).limits
     if limits.min_machines > limits.max_machines:
         problem = f"This is more than max_machines, which is {limits.max_machines}."

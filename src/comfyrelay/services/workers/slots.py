@@ -122,12 +122,12 @@ class SlotViews:
                         ids = [job.job_id for job in held if job.shard == shard]
                         found |= {job.id: job for job in await jobs.by_ids(tx, ids)}
                         batches = {job.batch_id for job in found.values() if job.id in ids and job.batch_id}
-                        totals |= await self._sizes_of(tx, batches)
+                        totals |= await self._batch_sizes(tx, batches)
             except DatabaseUnavailable:
                 continue
         return found, totals
 
-    async def _sizes_of(self, tx: Tx, batches: Set[str]) -> dict[str, int]:
+    async def _batch_sizes(self, tx: Tx, batches: Set[str]) -> dict[str, int]:
         now = asyncio.get_running_loop().time()
         self._sizes = {id_: size for id_, size in self._sizes.items() if now - size[1] < COUNT_SECONDS}
         counted = await jobs.batch_sizes(tx, batches - self._sizes.keys())

@@ -88,7 +88,7 @@ class Workers:
             values = {
                 "fleet_id": fleet.id,
                 "stage": stage,
-                "registration_source": self._source_of(worker_id),
+                "registration_source": self._registration_source(worker_id),
                 "max_concurrency": max_concurrency,
                 "capabilities": dict(capabilities or {}),
                 "narrowed_to": list(workflow_slugs) if workflow_slugs is not None else None,
@@ -139,7 +139,7 @@ class Workers:
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker_id)
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known)
-            source = self._source_of(worker_id)
+            source = self._registration_source(worker_id)
             rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs, source=source)
         assigned = [row.slug for row in rows if row.is_active]
         self._require_workflows(assigned, stage, fleet_slug, workflow_slugs)
@@ -342,7 +342,7 @@ class Workers:
         """Ask a worker to requeue its prefetched jobs, and return their number."""
         return await self._decisions.recall(dispatches.leased_by(worker_id))
 
-    def _source_of(self, worker_id: str) -> RegistrationSource:
+    def _registration_source(self, worker_id: str) -> RegistrationSource:
         return RegistrationSource.DESK if worker_id in self._desk_workers else RegistrationSource.FLEET
 
     async def _fleet_with_room(self, tx: Tx, stage: Stage, slug: str, *, member: Worker | None = None) -> FleetRecord:

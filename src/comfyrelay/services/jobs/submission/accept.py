@@ -125,7 +125,7 @@ class Acceptance:
         `reused` contains, by job id, the outputs of jobs that are free and complete immediately.
         """
         tenant_id = new[0].tenant_id
-        new = [_as_reused(job, reused[job.id]) if job.id in reused else job for job in new]
+        new = [_to_reused(job, reused[job.id]) if job.id in reused else job for job in new]
         if self._stage_of is not None:
             new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
         await reserve(tx, tenant_id, balance, {job.id: job.reserved_tokens for job in new})
@@ -187,5 +187,5 @@ class Acceptance:
             self._delivery.remove_submission(shard.name, accepted.submission.id)
 
 
-def _as_reused(job: NewJobRecord, by: ReusedOutputs) -> NewJobRecord:
+def _to_reused(job: NewJobRecord, by: ReusedOutputs) -> NewJobRecord:
     return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)

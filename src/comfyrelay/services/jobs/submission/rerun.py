@@ -98,12 +98,12 @@ async def _payloads(tx: Tx, old: Sequence[JobRecord], vary: VaryValues | None) -
     if vary is None:
         return payloads
     return {
-        job_id: _varied(JobPayload.from_json(payload), vary).to_json()
+        job_id: _vary_payload(JobPayload.from_json(payload), vary).to_json()
         async for job_id, payload in paced(payloads.items())
     }
 
 
-def _varied(payload: JobPayload, vary: VaryValues) -> JobPayload:
+def _vary_payload(payload: JobPayload, vary: VaryValues) -> JobPayload:
     if payload.seeds:
         return payload.with_seeds(new_seed)
     values = vary(payload.values)

@@ -77,11 +77,11 @@ class JobSubmission:
             # An accepted job is returned even if the same request would be refused now.
             if (known := await _by_key(shard, request)) is None:
                 raise
-            return await self._repeated(shard, known, request_digest)
+            return await self._answer_repeat(shard, known, request_digest)
         # With `reuse`, check the key first: a repeated request must not copy the output of its own job. Otherwise, the
         # key is checked under the lock.
         if request.reuse and (known := await _by_key(shard, request)) is not None:
-            return await self._repeated(shard, known, request_digest)
+            return await self._answer_repeat(shard, known, request_digest)
         reused = await self._reuse.copy_outputs(shard, [new]) if request.reuse else {}
 
         async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
@@ -100,7 +100,7 @@ class JobSubmission:
 
         job, is_new = await self._accept.run(shard, request.tenant_id, work, reused=reused)
         if not is_new:
-            return await self._repeated(shard, job, request_digest)
+            return await self._answer_repeat(shard, job, request_digest)
         return SubmittedJob(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
 
     async def find_price(self, request: JobRequest) -> int:
@@ -202,7 +202,7 @@ class JobSubmission:
         job, _ = await self._accept.run(shard, tenant_id, work)
         return job
 
-    async def _repeated(self, shard: Database, job: JobRecord, request_digest: str) -> SubmittedJob:
+    async def _answer_repeat(self, shard: Database, job: JobRecord, request_digest: str) -> SubmittedJob:
         if job.request_digest != request_digest:
             raise IdempotencyConflict
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:

@@ -183,12 +183,12 @@ class LiveUpdates:
         start = tenant.cursor
         missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
-            missed.append(StreamMessage(content=await self._missed(tenant.id, shard, cursor), cursor=start))
+            missed.append(StreamMessage(content=await self._read_missed(tenant.id, shard, cursor), cursor=start))
         if tenant.summary is None:
             tenant.summary = await self.overview.summary(tenant.id, limit=MAX_WAITING)
         return [*missed, StreamMessage(content=tenant.summary, cursor=start)]
 
-    async def _missed(self, tenant_id: str, shard: str, text: str) -> Changed | Reset:
+    async def _read_missed(self, tenant_id: str, shard: str, text: str) -> Changed | Reset:
         cursor = Cursor.parse(text)
         if cursor is None:
             return Reset()

@@ -83,14 +83,14 @@ class QueueUnits:
         section, after = _parse_cursor(cursor)
         if sort is QueueSort.QUEUE and section != "ended":
             line = [unit for unit in (*order.running, *order.waiting) if among is None or unit in among]
-            line = await self._with_status(tenant_id, line, order, wanted.status)
+            line = await self._filter_by_status(tenant_id, line, order, wanted.status)
             begin = _start_index(line, after)
             line = line[begin:]
             found = await self._views(tenant_id, line[: limit + 1], order, wanted)
             if len(line) > limit:
                 return ResultPage(items=found[:limit], next_cursor=f"line_{begin + limit}_{line[limit - 1].id}")
             after = None
-        rest, last = await self._by_id(
+        rest, last = await self._entries_by_creation(
             tenant_id, wanted, among, order, sort=sort, after=after, limit=limit - len(found)
         )
         return ResultPage(items=[*found, *rest], next_cursor=None if last is None else f"ended_{last}")
@@ -118,7 +118,7 @@ class QueueUnits:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await units.matching(tx, tenant_id, workflow_ids=workflow_ids, search=wanted.search)
 
-    async def _with_status(
+    async def _filter_by_status(
         self, tenant_id: str, line: list[Unit], order: QueueOrder, status: UnitStatus | None
     ) -> list[Unit]:
         """Return the active units that have a job with this status."""
@@ -161,7 +161,7 @@ class QueueUnits:
             fetched=fetched,
         )
 
-    async def _by_id(
+    async def _entries_by_creation(
         self,
         tenant_id: str,
         wanted: UnitFilter,
@@ -253,7 +253,7 @@ class QueueUnits:
             reasons=self._for_customers(
                 await self._find_reasons(tenant_id, chosen, order, singles), singles, summaries
             ),
-            matched=await self._matched(tenant_id, batch_ids, wanted, order),
+            matched=await self._count_matches(tenant_id, batch_ids, wanted, order),
             media=await self._load_media(tenant_id, [*items, *singles.values()]),
         )
 
@@ -281,9 +281,9 @@ class QueueUnits:
         """Return the wait reasons. The reasons for jobs of effects are worded for customers."""
         of_effects = {id_ for id_, job in singles.items() if self._is_of_customer(job.effect_id)}
         of_effects |= {id_ for id_, batch in summaries.items() if self._is_of_customer(batch.effect_id)}
-        return {id_: _with_position(found) if id_ in of_effects else found for id_, found in reasons.items()}
+        return {id_: _add_position(found) if id_ in of_effects else found for id_, found in reasons.items()}
 
-    async def _matched(
+    async def _count_matches(
         self, tenant_id: str, batch_ids: Sequence[str], wanted: UnitFilter, order: QueueOrder
     ) -> dict[str, int] | None:
         """Return the number of matching jobs by batch; `None` if the counts of the batches are enough."""
@@ -298,7 +298,7 @@ class QueueUnits:
             )
 
 
-def _with_position(waiting: Waiting) -> Waiting:
+def _add_position(waiting: Waiting) -> Waiting:
     shown = waiting_for_customer(waiting)
     return shown if shown.position is None else replace(shown, text=f"Position {shown.position}. {shown.text}")
 

@@ -1,4 +1,4 @@
-"""Eight figures per fleet for alarms and dashboards."""
+"""Eight metrics per fleet for alarms and dashboards."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ SPOT_REASONS = frozenset({"spot_interruption", "spot_rebalance"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FleetFigures:
-    """The figures of one fleet. `job_processing_p50` is `None` if no job completed in the last ten minutes."""
+class FleetMetrics:
+    """The metrics of one fleet. `job_processing_p50` is `None` if no job completed in the last ten minutes."""
 
     fleet: str
     stage: str
@@ -44,16 +44,16 @@ class FleetFigures:
         return self.queue_depth / max(1, self.active_workers)
 
 
-class FleetFiguresService:
+class FleetMetricsService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
         self._cache = TimedCache(self._read_if_up)
 
-    async def recent(self) -> Sequence[FleetFigures]:
-        """Return figures that are at most a few seconds old, or none while the central database is unreachable."""
+    async def recent(self) -> Sequence[FleetMetrics]:
+        """Return metrics that are at most a few seconds old, or none while the central database is unreachable."""
         return await self._cache.get(seconds=CACHE_SECONDS)
 
-    async def _read_if_up(self) -> Sequence[FleetFigures]:
+    async def _read_if_up(self) -> Sequence[FleetMetrics]:
         try:
             return await self.read()
         except DatabaseUnavailable:
@@ -71,8 +71,8 @@ class FleetFiguresService:
 
         return await self._databases.central.run(TransactionStep.MINUTE, work)
 
-    async def read(self) -> list[FleetFigures]:
-        """Read the figures of every fleet in one transaction."""
+    async def read(self) -> list[FleetMetrics]:
+        """Read the metrics of every fleet in one transaction."""
         async with self._databases.central.read() as tx:
             now = await tx.now()
             fleets = await figures.fleets_with_workflows(tx)
@@ -85,24 +85,24 @@ class FleetFiguresService:
             if lease.worker_id in fleet_members:
                 leases[fleet_members[lease.worker_id].fleet_id].append(lease)
         return [
-            FleetFigures(
+            FleetMetrics(
                 fleet=fleet.slug,
                 stage=fleet.stage,
                 queue_depth=sum(queued.get((fleet.stage, workflow_id), 0) for workflow_id in fleet.workflow_ids),
-                **_of_workers([worker for worker in workers if worker.fleet_id == fleet.id]),
-                **_of_leases(leases[fleet.id], now=now),
+                **_worker_metrics([worker for worker in workers if worker.fleet_id == fleet.id]),
+                **_lease_metrics(leases[fleet.id], now=now),
             )
             for fleet in fleets
         ]
 
 
-def _of_workers(workers: Sequence[WorkerLoad]) -> dict[str, int]:
+def _worker_metrics(workers: Sequence[WorkerLoad]) -> dict[str, int]:
     free = sum(max(0, worker.max_concurrency - worker.leases) for worker in workers if not worker.is_draining)
     return {"active_workers": len(workers), "available_capacity": free}
 
 
-def _of_leases(ended: Sequence[EndedLease], *, now: datetime) -> dict[str, Any]:
-    """Return the figures of ended leases. A failed job counts once, when it is not retried."""
+def _lease_metrics(ended: Sequence[EndedLease], *, now: datetime) -> dict[str, Any]:
+    """Return the metrics of ended leases. A failed job counts once, when it is not retried."""
     recent = [lease for lease in ended if lease.ended_at >= now - COUNT_WINDOW]
     failed = sum(lease.status_after == DispatchStatus.FAILED for lease in recent)
     completed = sum(lease.status_after == DispatchStatus.COMPLETED for lease in recent)
