@@ -54,6 +54,7 @@ class TestViews:
         await desk.advance(3600)
         await sign_in(desk.api)
         assert (await user_of(desk))["last_sign_in_at"] == "2026-01-01T13:00:00Z"
+        await desk.api.engine.comfyui_api.sessions.create_code(desk.user, parent_id="session")
         # sessions are no API tokens
         assert (await user_of(desk))["api_tokens"] == 1
 

@@ -284,7 +284,8 @@ async def test_files_and_jobs_of_other_users_are_not_found(api: Api) -> None:
     asset = (await upload(ada)).json()
     job = await send(ada, invert())
     digest = asset["hash"]
-    assert (await bob.call("HEAD", f"{ASSETS}/by-hash/{digest}")).status_code == 404
+    unknown = await bob.call("HEAD", f"{ASSETS}/by-hash/{digest}")
+    assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/json")
     assert refusal(await bob.call("POST", f"{ASSETS}/from-hash", {"hash": digest}), 404)["code"] == "blob_not_found"
     for method, path in (
         *(("GET", f"{ASSETS}/{asset['id']}{end}") for end in ("", "/content")),

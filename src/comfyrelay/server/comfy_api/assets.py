@@ -90,8 +90,9 @@ async def create_from_hash(body: wire.NewComfyAssetFromHash, context: ContextOf,
 @router.head("/by-hash/{hash}", response_class=Response, responses=comfy_responses(404, 422))
 async def head_by_hash(hash: Blake3, context: ContextOf, user: CurrentUser) -> Response:
     """Check whether you have an upload with this content."""
-    known = await _find(context, user, hash)
-    return Response(status_code=404 if known is None else 200)
+    if await _find(context, user, hash) is None:
+        return refuse(404, "blob_not_found", "You have no upload with this hash.")
+    return Response(status_code=200)
 
 
 @router.get("/{file_id}", responses=comfy_responses(404, 422))

@@ -54,7 +54,8 @@ async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
     is_session, of_user = t.name == session, t.user_id == users.c.id
     is_valid = t.revoked_at.is_(None) & (t.expires_at.is_(None) | (t.expires_at > relay_now()))
     last_session = select(func.max(t.created_at)).where(of_user, is_session).scalar_subquery()
-    tokens = select(func.count()).where(of_user, ~is_session, is_valid).scalar_subquery()
+    # Tokens with a parent are sessions of the editor.
+    tokens = select(func.count()).where(of_user, ~is_session, t.parent_id.is_(None), is_valid).scalar_subquery()
     names = ("id", "tenant_id", "email", "name", "is_admin", "created_at", "disabled_at", "email_verified_at")
     query = select(
         *(users.c[name] for name in names),
