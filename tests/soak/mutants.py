@@ -94,8 +94,8 @@ SOAK_MUTANTS = (
             _known("an output is not copied before completion"),
             Change(
                 file="services/queue/outputs.py",
-                old="        await self._remove(copied.copy if settlement.is_repeat else copied.upload)\n",
-                new="",
+                old="copies if settlement.is_repeat else [output.upload for output in copied]",
+                new="[]",
             ),
         ],
         breaks=["the output of .* is not what its worker reported"],

@@ -207,7 +207,7 @@ class _DailyLoop:
             await self.form.get_by_role("button", name=f"Sweep {name}").click()
             await self.field(name).fill(", ".join(map(str, values)))
         total = len(WIDTHS) * len(HEIGHTS)
-        await expect(self.driver.plan).to_contain_text(f"Width (3) × Height (2) = {total} images")
+        await expect(self.driver.plan).to_contain_text(f"Width (3) × Height (2) = {total} jobs")
         # nothing runs before the page of the queue is open
         await self.driver.call("POST", "/api/queue/pause", {})
         await self.driver.plan.get_by_role("button", name=f"Add {total} jobs").click()

@@ -22,7 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil  # noqa: F401 - reads the platform once, and needs the real one
+# They read the platform once, and need the real one.
+import psutil  # noqa: F401
+import rich.console  # noqa: F401
 
 MODULES = (
     "curses",

@@ -222,13 +222,17 @@ async def test_unlocked_seed_is_remembered(driver: PageDriver) -> None:
     await form.get_by_role("button", name="Use a new seed for each job").click()
     await expect(seed).to_have_value("")
     await expect(seed).to_have_attribute("placeholder", "42")
-    await form.get_by_role("button", name="New random seed").click()
-    # the die does not close the lock
-    await expect(seed).to_have_value("")
-    await expect(seed).not_to_have_attribute("placeholder", "42")
-    drawn = await seed.get_attribute("placeholder")
     await form.get_by_role("button", name="Lock seed").click()
-    await expect(seed).to_have_value(drawn or "")
+    await expect(seed).to_have_value("42")
+
+
+async def test_dice_lock_the_seed_that_they_show(driver: PageDriver) -> None:
+    form = await choose(driver, "Make an image from a prompt")
+    seed = form.get_by_role("textbox", name="Seed")
+    await expect(seed).to_have_value("")
+    await form.get_by_role("button", name="New random seed").click()
+    await expect(seed).to_have_value(re.compile(r"^\d+$"))
+    await expect(form.get_by_role("button", name="Use a new seed for each job")).to_be_visible()
 
 
 async def test_missing_nodes_are_named_and_the_workflow_is_added_anyway(driver: PageDriver) -> None:

@@ -28,9 +28,10 @@ def path_without_node(tmp_path: Path) -> str:
 def checkout(tmp_path: Path) -> Path:
     """The sources without a built web app."""
     folder = tmp_path / "checkout"
-    not_copied = shutil.ignore_patterns("node_modules", "__pycache__", "app")
+    not_copied = shutil.ignore_patterns("node_modules", "__pycache__")
     for name in ("ui", "requirements", "src", "tools"):
         shutil.copytree(ROOT / name, folder / name, ignore=not_copied)
+    shutil.rmtree(folder / "src" / "comfyrelay" / "web" / "app", ignore_errors=True)
     for name in ("pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
     return folder
