@@ -148,7 +148,7 @@ class ScriptDesk(OpenDesk):
         return str(job.id)
 
     async def reset(self) -> None:
-        """Reset ComfyUI, stop all jobs and clear the queue."""
+        """Reset ComfyUI, stop all jobs, and clear and resume the queue."""
         self.simulator.behave()
         await self._all("cancel")
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -156,6 +156,7 @@ class ScriptDesk(OpenDesk):
                 if not job.has_ended:
                     await self.ended(job.id)
         await self._all("delete")
+        await self.client.resume_queue()
 
     async def _all(self, action: str) -> None:
         (await self.http.post("/api/ai-jobs/bulk", json={"action": action, "filter": {}})).raise_for_status()
