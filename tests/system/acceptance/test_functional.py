@@ -173,10 +173,11 @@ async def test_job_is_enqueued(desk: ScriptDesk) -> None:
     """
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("running"))
-    await desk.until_fetched(await desk.graph("fetched"))
-    waiting = [await desk.graph(f"job {number}") for number in range(3)]
+    await desk.until_fetched(fetched := await desk.graph("fetched"))
+    # a prefetched job waits like the others, and is the first of them
+    waiting = [fetched, *[await desk.graph(f"job {number}") for number in range(3)]]
     places = [(await desk.client.job(job_id)).waiting for job_id in waiting]
-    assert [place and place.position for place in places] == [1, 2, 3]
+    assert [place and place.position for place in places] == [1, 2, 3, 4]
 
 
 async def test_canceled_waiting_job_never_runs(desk: ScriptDesk) -> None:
