@@ -83,8 +83,8 @@ async def _first_id_since(tx: Tx, key: ColumnElement[int], created_at: ColumnEle
     low, high = ends[0] or 0, (ends[1] or 0) + 1
     while low < high:
         middle = (low + high) // 2
-        row = (await tx.execute(select(key, created_at).where(key >= middle).order_by(key).limit(1))).one()
-        if row[1] >= at:
+        row = (await tx.execute(select(key, created_at).where(key >= middle).order_by(key).limit(1))).first()
+        if row is None or row[1] >= at:
             high = middle
         else:
             low = row[0] + 1

