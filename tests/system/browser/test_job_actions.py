@@ -130,11 +130,12 @@ async def test_prefetched_job_cannot_be_moved(shared: PageDriver) -> None:
 
 async def test_waiting_job_shows_its_position(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
+    # the prefetched job is number 1
     *_others, last = await shared.submit("running", "fetched", "first", "second", "third")
     await shared.open_job(last)
-    await expect(shared.page.get_by_text("Number 3 in the queue.")).to_be_visible()
+    await expect(shared.page.get_by_text("Number 4 in the queue.")).to_be_visible()
     await shared.actions.get_by_role("button", name="Run next").click()
-    await expect(shared.page.get_by_text("Number 1 in the queue.")).to_be_visible()
+    await expect(shared.page.get_by_text("Number 2 in the queue.")).to_be_visible()
 
 
 async def test_new_seeds_are_offered_if_the_job_has_a_seed(shared: PageDriver) -> None:

@@ -15,7 +15,7 @@ import { JobFacts } from "./JobFacts";
 import { JobHistory } from "./JobHistory";
 import { JobLog } from "./JobLog";
 import styles from "./JobPanel.module.css";
-import { JobProgress, useIsFetched } from "./JobProgress";
+import { JobProgress } from "./JobProgress";
 import { OutputFiles } from "./OutputFiles";
 import type { JobActions as Actions } from "./use-job-actions";
 import { Viewer } from "./Viewer";
@@ -33,7 +33,6 @@ export function JobPanel(props: JobPanelProps) {
 function Panel({ id, actions }: JobPanelProps) {
   const { data: job, error } = useQuery(jobQuery(id));
   const { data: about } = useQuery({ ...aboutJob(id), enabled: job !== undefined });
-  const isFetched = useIsFetched(job);
   const [at, setAt] = useState(0);
   if (error) return <EmptyState icon={FileQuestion} title={texts.gone} text={texts.goneAdvice} />;
   if (!job) return <Skeleton height={280} />;
@@ -41,7 +40,7 @@ function Panel({ id, actions }: JobPanelProps) {
     <div className={styles.panel}>
       <Viewer job={job} at={at} onAt={setAt} />
       <div className={styles.line}>
-        <StatusBadge status={isFetched ? "queued" : job.status} />
+        <StatusBadge status={job.status} />
         <Link to="/jobs/$id" params={{ id }} className={buttonClass({ look: "quiet", size: "small" })}>
           <Maximize2 aria-hidden />
           {texts.openPage}

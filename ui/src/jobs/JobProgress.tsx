@@ -1,6 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { slots as slotsQuery } from "@/api/queries";
 import type { Job } from "@/api/types";
 import { ErrorCard, Progress } from "@/kit";
 import { useLiveEvent } from "@/live";
@@ -12,13 +10,6 @@ import styles from "./JobProgress.module.css";
 import { hasEnded } from "./job";
 import { describeProgress, isStartingAgain } from "./progress";
 
-/** Whether a worker has fetched the job but not started it. A running job occupies a slot. */
-export function useIsFetched(job: Job | undefined): boolean {
-  const { data: slots = [] } = useQuery(slotsQuery);
-  const running = slots.filter((each) => each.job).map((each) => each.job?.id);
-  return job?.status === "processing" && running.length > 0 && !running.includes(job.id);
-}
-
 /** The progress of a job, or why it waits. Shows nothing for a finished job. */
 export function JobProgress({ job }: { job: Job }) {
   const [secondsLeft, setSecondsLeft] = useState<number | null>(null);
@@ -26,9 +17,8 @@ export function JobProgress({ job }: { job: Job }) {
     const found = jobs.find((each) => each.id === job.id);
     if (found) setSecondsLeft(found.expected_seconds ?? null);
   });
-  const isFetched = useIsFetched(job);
   if (hasEnded(job)) return null;
-  if (isFetched) return <ErrorCard tone="info" title={texts.fetched} />;
+  if (job.is_prefetched) return <ErrorCard tone="info" title={texts.fetched} />;
   if (job.status === "processing") {
     const { value, text } = describeProgress(job.progress, secondsLeft);
     return (

@@ -49,6 +49,7 @@ export const targetOfJob = (job: Job): ActionTarget => ({
   hasSeed: job.seed !== null,
   isRetried: Boolean(job.retried_as),
   priority: job.priority,
+  fetched: job.is_prefetched ? 1 : 0,
 });
 
 export const PRIORITIES = { high: 10, normal: 0, low: -10 } as const;
