@@ -34,6 +34,14 @@ async def test_time_before_a_run_and_between_runs_does_not_count(starts: bool) -
         await waited
 
 
+async def test_job_may_wait_for_another_run_after_a_run_has_ended() -> None:
+    limit = RunLimit(0.01)
+    for _ in range(2):
+        async with limit.enforced():
+            limit.start()
+        limit.reset()
+
+
 async def test_other_timeout_is_not_the_limit() -> None:
     limit = RunLimit(60)
 

@@ -15,14 +15,18 @@ class RunLimit:
     @asynccontextmanager
     async def enforced(self) -> AsyncIterator[None]:
         """Stop the run in this block when its time is over. The job itself is at fault, so it is not retried."""
+        timeout = self._timeout = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as self._timeout:
+            async with timeout:
                 yield
         except TimeoutError:
-            if self._timeout is None or not self._timeout.expired():
+            if not timeout.expired():
                 raise
             text = f"The run was stopped after {self._seconds:g} s, which is the limit for this job."
             raise RunTimedOut(text, fault=Fault.JOB) from None
+        finally:
+            # An ended timeout cannot be changed, but the job may wait for another run.
+            self._timeout = None
 
     def start(self) -> None:
         """Start counting, because the run has begun."""
