@@ -21,15 +21,18 @@ async def test_job_waits_until_a_worker_has_its_requirements(system: System) -> 
         await system.started("gpu-1")
         await system.started("gpu-2", simulators=[second])
         lacking = {"kind": "model", "name": RARE, "workers": 0, "on": []}
-        headers = {"Authorization": f"Bearer {system.user_token}"}
-        response = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
-        assert response.json()["data"]["missing"]["items"] == [{**lacking, "source": None}]
-        refused = await refusal(system, {"effect_id": effect, "idempotency_key": "once"})
+        assert await missing(system, effect, token=system.admin_token) == [{**lacking, "source": None}]
+        body = {"effect_id": effect, "idempotency_key": "once"}
+        refused = await refusal(system, body, token=system.admin_token)
         assert refused["type"] == "urn:comfyrelay:missing_on_workers"
         assert refused["missing"] == [lacking]
         assert refused["detail"].startswith(
             f"None of the 2 workers meets all requirements: the model {RARE} (on no worker)."
         )
+        # Customers do not see the requirements of an effect.
+        assert await missing(system, effect, token=system.user_token) == []
+        refused = await refusal(system, body, token=system.user_token)
+        assert (refused["title"], "missing" in refused) == ("Not available", False)
 
         job_id = await system.submit(effect, wait_for_missing=True)
         waiting = await system.waiting(job_id)
@@ -43,9 +46,15 @@ async def test_job_waits_until_a_worker_has_its_requirements(system: System) -> 
     assert len(ran["items"]) == 1
 
 
-async def refusal(system: System, body: dict[str, Any]) -> dict[str, Any]:
+async def missing(system: System, effect: int, *, token: str) -> Any:
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
+    return answer.json()["data"]["missing"]["items"]
+
+
+async def refusal(system: System, body: dict[str, Any], *, token: str) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        headers = {"Authorization": f"Bearer {system.user_token}"}
+        headers = {"Authorization": f"Bearer {token}"}
         answer = await system.http.post("/api/ai-jobs", json=body, headers=headers)
     assert answer.status_code == httpx.codes.CONFLICT
     found: dict[str, Any] = answer.json()
