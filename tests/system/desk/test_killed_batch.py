@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.domain.queue.progress import STARTING_AGAIN
 from comfyrelay.protocol.desk import JobAttempt
 from comfyrelay.simulator import ActiveMisbehaviour, Simulator, Slow
 from tests.support.full import full_only
@@ -67,8 +68,10 @@ async def test_interrupted_jobs_are_requeued_before_comfyui_returns(
         async with desk_process(tmp_path, simulator) as desk:
             batch_id = await submit_items(desk, 3)
             await desk.until_in_step(batch_id, of=6000)
-            # one runs, and another is prefetched
-            assert [job.status for job in await desk.jobs(batch_id)].count("processing") == 2
+            # another is prefetched while the first runs
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not any(job.is_prefetched for job in await desk.jobs(batch_id)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
             await desk.service.kill()
             await simulator.stop()
             endless.end()
@@ -77,7 +80,8 @@ async def test_interrupted_jobs_are_requeued_before_comfyui_returns(
                 while {job.status for job in await desk.jobs(batch_id)} != {"queued"}:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             jobs = await desk.jobs(batch_id)
-            assert [job.progress for job in jobs] == [None] * 3
+            # a lost prefetch is shown like a lost run
+            assert [job.progress for job in jobs] == [STARTING_AGAIN, STARTING_AGAIN, None]
             assert [job.attempts for job in jobs] == [1, 0, 0]
             waiting = [(await desk.client.job(job.id)).waiting for job in jobs]
             assert all(reason is not None and "ComfyUI" in reason.text for reason in waiting), waiting
