@@ -19,7 +19,8 @@ from tests.support.world import PATIENCE_SECONDS
 async def until_node(system: System, job_id: str, node_id: str) -> None:
     """Wait until ComfyUI runs a node."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while ((await system.job(job_id))["progress"] or {}).get("node_id") != node_id:  # noqa: ASYNC110
+        # Only operators see the nodes of an effect.
+        while ((await system.lease_of(job_id))["progress"] or {}).get("node_id") != node_id:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
