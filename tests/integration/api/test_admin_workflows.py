@@ -319,7 +319,7 @@ class TestValidating:
         await desk.send("POST", "/workflows", {"slug": "pick", "graph": graph, "properties": [choice]})
         found = await desk.send("POST", "/workflows/pick/validate")
         assert found["models"] == ["a.safetensors", "b.safetensors"]
-        assert found["text"].startswith("No worker has this workflow")
+        assert found["text"].startswith("This workflow is not assigned to any worker")
         # A choice that only the operator makes needs one of them.
         await desk.send("PATCH", "/workflows/pick", {"properties": [{**choice, "user_configurable": False}]})
         assert (await desk.send("POST", "/workflows/pick/validate"))["models"] == ["a.safetensors"]

@@ -61,7 +61,7 @@ asyncio.run(Desk(settings=settings, desk=DeskSettings()).run())
 """
 # A few more modules may be needed for a good reason. More than that is an import in the wrong place.
 SPARE_MODULES = 3
-MAX_DESK_MODULES = 540
+MAX_DESK_MODULES = 541
 SERVER = {"aiosqlite", "alembic", "asyncpg", "fastapi", "sqlalchemy", "starlette", "uvicorn"}
 OPTIONAL = {"aiohttp", "apprise", "av", "boto3", "grpc", "numpy", "PIL"}
 CLIENT = {"anyio", "httpx", "pydantic_settings", "websockets"}

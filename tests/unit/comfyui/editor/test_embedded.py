@@ -240,7 +240,7 @@ def test_only_a_few_embedded_texts_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], expected: int
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(embedded, "_parsed", read.append)
+    monkeypatch.setattr(embedded, "_parse", read.append)
     file = tmp_path / "many.png"
     file.write_bytes(png_of_entries(sizes, b"{" + b"[]," * 700_000))
     assert read_embedded(file) is None
