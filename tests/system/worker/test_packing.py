@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfyui.pool import JobRetrying, SmartFailover, WorkflowPool
+from comfyrelay.comfyui.pool import ClientState, JobRetrying, SmartFailover, WorkflowPool
+from comfyrelay.comfyui.processes.gpus import GpuProcesses
 from comfyrelay.domain.packing.state import PackingLimits
 from comfyrelay.errors import NotFound, OutOfMemory
 from comfyrelay.simulator import SimulatedGpuOptions
@@ -309,6 +310,27 @@ async def test_out_of_memory_is_blamed_on_sharing_only_if_others_ran(
     error.ran_alone = ran_alone
     pool.heard[JobRetrying](SimpleNamespace(client_id="a", workflow_hash="w", error=error))
     assert packer.ran_out(KEY) == (frozenset("w") if is_blamed else frozenset())
+
+
+async def test_started_process_counts_once() -> None:
+    """The pool's answer ends the task that adds the process; the check is the next callback of the event loop."""
+    counts: list[tuple[int, set[str]]] = []
+    client = SimpleNamespace(url="http://new", state=ClientState.ONLINE)
+
+    def stats() -> Any:
+        asyncio.get_running_loop().call_soon(lambda: counts.append((len(state.adding), state.known)))
+        return SimpleNamespace(clients={"new": client})
+
+    async def add(_key: str) -> str:
+        return "http://new"
+
+    gpu = GpuProcesses(key=KEY, name="simulator", memory_bytes=None, processes=(client.url,))
+    pool = SimpleNamespace(on=lambda *_: None, stats=stats)
+    packer = Packer(cast("Any", SimpleNamespace(add=add, gpus=lambda: [gpu])), cast("WorkflowPool", pool))
+    state = packer._states[KEY]
+    packer._start_more(gpu, state, 1)
+    await asyncio.gather(*state.adding)
+    assert counts == [(0, {"new"})]
 
 
 async def _refuse(*_: Any, **__: Any) -> Any:

@@ -353,6 +353,10 @@ class Packer:
             # Not in one statement: another task may replace the set while this task waits.
             names = await self._until_online(gpu.key, url)
             state.known |= names
+        finally:
+            # The done callback runs later: until then, the process would count twice.
+            if (task := asyncio.current_task()) is not None:
+                state.adding.discard(task)
 
     async def _until_online(self, key: str, url: str) -> set[str]:
         """Wait until the pool sees the server online or removed. Returns its name."""
