@@ -102,7 +102,7 @@ class OwnWorkflows:
             values = workflow_values(imported)
         except MissingOnWorkers as error:
             if not new.wait_for_missing:
-                anyway = f"{error.detail} Or add it anyway: it will wait until a worker has them."
+                anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
             values = self._pending_values(new, WaitingForNodes.from_missing(error.missing))
         slug, name = new_slug(new.name), await self._free_name(tenant_id, new)
