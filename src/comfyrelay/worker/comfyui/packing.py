@@ -336,9 +336,7 @@ class Packer:
 
     def _start_more(self, gpu: GpuProcesses, state: _GpuState, number: int) -> None:
         for _ in range(number):
-            task = asyncio.create_task(self._add(gpu, state))
-            state.adding.add(task)
-            task.add_done_callback(state.adding.discard)
+            state.adding.add(asyncio.create_task(self._add(gpu, state)))
 
     async def _add(self, gpu: GpuProcesses, state: _GpuState) -> None:
         try:
@@ -354,7 +352,7 @@ class Packer:
             names = await self._until_online(gpu.key, url)
             state.known |= names
         finally:
-            # The done callback runs later: until then, the process would count twice.
+            # Not in a done callback, which runs later: until then, the process would count twice.
             if (task := asyncio.current_task()) is not None:
                 state.adding.discard(task)
 
