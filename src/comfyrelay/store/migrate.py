@@ -2,7 +2,7 @@
 
 Alembic is imported only for an upgrade, because the import takes a tenth of the startup time.
 
-The revision in the database says only which migrations ran, not what they did. A checksum of each one is stored, and
+The revision in the database names the migrations that ran, but not their content. A checksum of each one is stored, and
 the schema is compared with the table definitions.
 """
 
