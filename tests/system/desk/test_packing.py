@@ -37,7 +37,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_reconnect: None
 ) -> None:
     quick = partial(packing.Packer, limits=ALWAYS, spare_cores=lambda _own: 16.0, loads=dict, check_seconds=0.1)
-    monkeypatch.setattr(agent, "Packer", quick)
+    monkeypatch.setattr(packing, "Packer", quick)
     metrics = WorkerMetrics()
     monkeypatch.setattr(agent, "WorkerMetrics", lambda: metrics)
     install = FakeInstall(tmp_path / "ComfyUI")
