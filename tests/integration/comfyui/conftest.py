@@ -1,4 +1,4 @@
-"""A simulator server and a client of it for every test."""
+"""Every test gets a simulator and a client of it."""
 
 from collections.abc import AsyncIterator
 

@@ -6,7 +6,7 @@ from comfyrelay.comfyui import RunEvent
 
 
 class Listener:
-    """Collects the events of a run; `received` waits for the first of a kind."""
+    """Collect the events of a run; `received` waits for the first event of a kind."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []

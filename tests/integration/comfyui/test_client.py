@@ -1,4 +1,4 @@
-"""A client of one ComfyUI: runs, files, events, and stopping the right run."""
+"""The client of a ComfyUI runs graphs, transfers files, reports events, and stops only its own runs."""
 
 import asyncio
 import io
@@ -60,14 +60,14 @@ class TestRuns:
         source = tmp_path / "holiday.mp4"
         source.write_bytes(MP4)
         result = await comfy.run(invert_video(), attachments=[Attachment(node="1", input="file", source=source)])
-        # A video, though it is listed under `images`.
+        # The file is a video, although it is listed under `images`.
         assert (result.file.key, result.file.mime_type) == ("images", "video/mp4")
         size = await comfy.download(result.file, tmp_path / "out.mp4")
         assert size == (tmp_path / "out.mp4").stat().st_size
         with av.open(tmp_path / "out.mp4") as video:
             assert sum(1 for _ in video.decode(video=0)) == 16
 
-    async def test_texts_are_outputs_too(self, comfy: ComfyClient) -> None:
+    async def test_texts_are_outputs(self, comfy: ComfyClient) -> None:
         result = await comfy.run(words("hello"))
         assert result.texts == {"1": ("hello",)}
         assert result.files == ()
@@ -180,7 +180,7 @@ class TestStopping:
         await comfy.run(invert(color=9))
         assert simulator.log.interrupts == 1
 
-    async def test_older_server_is_asked_once_for_a_cancel_by_id(self) -> None:
+    async def test_cancel_by_id_is_tried_once_on_an_older_server(self) -> None:
         async with Simulator(version="0.7.0") as simulator, ComfyClient(simulator.url) as comfy:
             for prompt_id in (FIRST, SECOND):
                 await comfy.cancel(prompt_id)
@@ -308,7 +308,7 @@ class TestFiles:
 
 
 class TestServerState:
-    async def test_stats_and_definitions(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_stats_and_node_definitions_can_be_read(self, simulator: Simulator, comfy: ComfyClient) -> None:
         assert (await comfy.system_stats())["system"]["comfyui_version"] == "0.28.0"
         assert "SaveImage" in await comfy.object_info()
         await comfy.object_info()

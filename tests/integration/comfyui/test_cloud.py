@@ -1,4 +1,4 @@
-"""The client of the Comfy API has the interface of a server, keeps its key private, and never pays twice."""
+"""The client of the Comfy API has the interface of a server client, keeps its key private, and never pays twice."""
 
 import asyncio
 import hashlib
@@ -107,14 +107,14 @@ async def test_busy_service_is_retried(simulator: Simulator, cloud: ComfyApiClie
 
 
 class TestSharedFiles:
-    """A shared file is uploaded once, also by processes that have only a record file in common."""
+    """A shared file is uploaded once, even by processes that share only the upload record."""
 
     LOGO = Attachment(
         source=PNG, placeholder="{{LOGO}}", name="a.png", content_hash=hashlib.sha256(PNG).hexdigest(), shared=True
     )
 
     async def run(self, simulator: Simulator, record: Path, logo: Attachment = LOGO) -> int:
-        """Run a graph like a new process; return the total number of uploads."""
+        """Run a graph twice as a new process would; return the total number of uploads."""
         async with ComfyApiClient("secret-key", url=simulator.url, poll_seconds=0.02, uploads=record) as cloud:
             for _ in range(2):
                 await cloud.run(invert_file("{{LOGO}}"), attachments=[logo])
@@ -124,7 +124,7 @@ class TestSharedFiles:
         self, simulator: Simulator, tmp_path: Path
     ) -> None:
         assert [await self.run(simulator, tmp_path / "uploads.json") for _ in range(3)] == [1, 1, 1]
-        # Each later process checks it once.
+        # Each later process checks once that the file exists.
         checks = [path for method, path in simulator.log.requests if method == "GET" and "/api/v2/assets/" in path]
         assert len(checks) == 2
         assert [path.name for path in tmp_path.iterdir()] == ["uploads.json"]
@@ -214,7 +214,7 @@ async def test_no_error_shows_the_key(simulator: Simulator, cloud: ComfyApiClien
 
 
 async def test_job_of_unknown_outcome_is_not_sent_again(simulator: Simulator, cloud: ComfyApiClient) -> None:
-    """This service does not name the job of a used key."""
+    """This service does not return the job of an idempotency key that was already used."""
     simulator.misbehave(ErrorAfterQueueing(times=1))
     with pytest.raises(RunLost, match="could be charged twice") as caught:
         await cloud.run(invert())
@@ -292,7 +292,7 @@ async def test_cancelling_stops_this_job_and_no_other(simulator: Simulator, clou
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    # That route stops all jobs of the account.
+    # This route would stop all jobs of the account.
     assert simulator.log.count("POST", "/api/interrupt") == 0
     simulator.behave()
     assert (await cloud.run(invert(color=9))).files
@@ -304,7 +304,7 @@ async def test_job_is_stopped_at_its_time_limit(simulator: Simulator, cloud: Com
         await cloud.run(invert(), timeouts=RunTimeouts(run_seconds=0.1))
 
 
-async def test_unknown_state_is_logged_once_and_the_job_goes_on(simulator: Simulator, cloud: ComfyApiClient) -> None:
+async def test_unknown_state_is_logged_once_and_the_job_continues(simulator: Simulator, cloud: ComfyApiClient) -> None:
     simulator.misbehave(EndAs(state="rehearsing"))
     with capture_logs() as logs, pytest.raises(RunTimedOut, match="waited too long"):
         await cloud.run(invert(), timeouts=RunTimeouts(queue_seconds=0.2))
@@ -324,7 +324,7 @@ async def test_unknown_state_is_logged_once_and_the_job_goes_on(simulator: Simul
         ("expired", Phase.FAILED),
     ],
 )
-def test_unknown_states_are_waited_out(word: str, phase: Phase) -> None:
+def test_each_state_has_a_phase_and_unknown_states_wait(word: str, phase: Phase) -> None:
     assert phase_of({"status": word}) is phase
 
 
@@ -339,7 +339,7 @@ async def test_cancelling_during_submission_cancels_the_job(simulator: Simulator
     assert any("cancel" in received.path for received in simulator.log.requests)
 
 
-async def test_outage_during_a_run_is_waited_out(simulator: Simulator, cloud: ComfyApiClient) -> None:
+async def test_run_survives_an_outage(simulator: Simulator, cloud: ComfyApiClient) -> None:
     refused = simulator.misbehave(Refuse(status=503, path="/api/v2/jobs/", times=12))
     assert (await cloud.run(invert())).files
     assert refused.happened == 12
@@ -372,7 +372,7 @@ async def test_closing_waits_for_a_pending_cancel(simulator: Simulator, cloud: C
 
 
 async def test_only_the_partner_key_is_sent_as_extra_data(simulator: Simulator, cloud: ComfyApiClient) -> None:
-    """A service refuses every other key."""
+    """The service refuses every other key in the extra data."""
     extra_data = {"extra_pnginfo": {"workflow": {}}, "api_key_comfy_org": "partner"}
     assert (await cloud.run(invert(), extra_data=extra_data)).files
 
@@ -421,6 +421,6 @@ async def test_comfyui_is_not_a_service_of_this_api() -> None:
         (None, "/default"),
     ],
 )
-async def test_links_are_followed_at_the_same_origin_only(link: str | None, path: str) -> None:
+async def test_links_are_followed_only_at_the_same_origin(link: str | None, path: str) -> None:
     async with ComfyApiClient("key", url="https://service.test/deployment/x") as cloud:
         assert cloud._http.path_of(link, "/default") == path

@@ -1,4 +1,4 @@
-"""A run always ends, on any server: with its result, or with an error that names the fault."""
+"""On any server, a run always ends with its result or with an error that names the fault."""
 
 import asyncio
 import io
@@ -110,7 +110,7 @@ async def test_outputs_vary_from_run_to_run_on_request(simulator: Simulator, com
         return b"".join([piece async for piece in comfy.read(file)])
 
     simulator.misbehave(Vary(class_type="SaveImage"))
-    # The image is the same, but not its file.
+    # The image is the same, but it is in another file.
     first, second = await saved("a"), await saved("b")
     assert Image.open(io.BytesIO(first)).tobytes() == Image.open(io.BytesIO(second)).tobytes()
     assert Image.open(io.BytesIO(first)).info["drawn"] != Image.open(io.BytesIO(second)).info["drawn"]
@@ -224,7 +224,7 @@ class TestTimeLimits:
         with pytest.raises(RunTimedOut, match=r"\(0\.6 s\)"):
             await comfy.run(loads, on_event=listener, timeouts=RunTimeouts(node_seconds=0.3))
         stuck.end()
-        # Now it is loaded.
+        # The model is now loaded.
         assert (await comfy.run(loads)).files
         simulator.misbehave(Stuck(class_type="ImageInvert"))
         changed = loads | {"1": invert(color=9)["1"]}

@@ -60,7 +60,7 @@ class TestManyAtOnce:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=1.5, steps=15, times=1))
         await asyncio.gather(*(comfy.run(invert(color)) for color in range(30)))
         assert slow.happened == 1
-        # Separate lookups would be more than one per run.
+        # Without sharing, there would be more than one request per run.
         assert simulator.log.count("GET", "/queue") < 30
 
     async def test_later_runs_get_events_after_a_dropped_socket(self, simulator: Simulator, comfy: ComfyClient) -> None:
@@ -107,7 +107,7 @@ class TestSubmitting:
         await comfy.check()
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
-        # asks whether the run has arrived, and gets the answer after it has
+        # the client asks whether the run has arrived, and the answer comes after its arrival
         simulator.misbehave(SlowHttp(seconds=0.6, path="/queue"))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -217,7 +217,7 @@ class TestFiles:
 
 
 class SingleAnswerServer:
-    """A server with one answer to everything."""
+    """A server that gives the same answer to every request."""
 
     def __init__(self, handler: Any) -> None:
         app = web.Application()

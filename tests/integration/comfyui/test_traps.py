@@ -1,4 +1,4 @@
-"""ComfyUI behaviour that breaks naive clients, one test each."""
+"""Each test covers one ComfyUI behaviour that breaks naive clients."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from tests.support.graphs import clip, invert
 
 
 async def test_cached_run_still_has_its_outputs(simulator: Simulator) -> None:
-    """Without a client id, a run that is served from the cache succeeds with no outputs at all."""
+    """Without a client id, a run that is served from the cache succeeds without any outputs."""
     async with ComfyClient(simulator.url, keep_prefixes=True) as comfy:
         first, second = await comfy.run(invert()), await comfy.run(invert())
     assert second.cached_nodes == {"1", "2", "3"}
@@ -31,7 +31,7 @@ async def test_cached_run_still_has_its_outputs(simulator: Simulator) -> None:
 
 
 async def test_each_run_writes_its_own_file(simulator: Simulator, comfy: ComfyClient) -> None:
-    """A run whose saver is cached names the old file, which may be deleted."""
+    """A run whose saver node is cached names the old file, which may have been deleted."""
     first = await comfy.run(invert())
     (simulator.folder / "output" / first.file.subfolder / first.file.filename).unlink()
     second = await comfy.run(invert())
@@ -40,7 +40,7 @@ async def test_each_run_writes_its_own_file(simulator: Simulator, comfy: ComfyCl
 
 
 async def test_status_200_may_carry_errors(simulator: Simulator, comfy: ComfyClient) -> None:
-    """Outputs that fail validation are dropped silently, and the rest runs."""
+    """ComfyUI silently drops outputs that fail validation and runs the rest."""
     graph = invert() | {"4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
     with pytest.raises(GraphRefused, match=r"SaveImage \(4\): input 'images' is not connected"):
         await comfy.run(graph)
@@ -58,7 +58,7 @@ async def test_partly_accepted_graph_does_not_keep_running(simulator: Simulator,
 
 
 async def test_every_submission_has_its_own_id(simulator: Simulator, comfy: ComfyClient) -> None:
-    """The same id queued twice overwrites the first run's history; newer servers require a UUID in lower case."""
+    """Reusing an id would overwrite the first run's history; newer servers require a lowercase UUID."""
     ids = [(await comfy.run(invert(color))).prompt_id for color in range(3)]
     assert len(set(ids)) == 3
     assert all(len(id_) == 36 and id_ == id_.lower() for id_ in ids)
@@ -68,7 +68,7 @@ async def test_status_500_may_have_queued_the_run(simulator: Simulator, comfy: C
     failed = simulator.misbehave(ErrorAfterQueueing(times=1))
     assert (await comfy.run(invert())).files
     assert failed.happened == 1
-    # It was looked up, not sent again.
+    # The run was looked up rather than sent again.
     assert simulator.log.prompts_queued == 1
 
 
@@ -93,13 +93,13 @@ async def test_odd_size_for_h264_is_a_clear_error(comfy: ComfyClient) -> None:
 
 
 async def test_silent_server_is_not_lost(simulator: Simulator, comfy: ComfyClient) -> None:
-    """The server sends nothing while a node works, and nothing while idle."""
+    """The server sends nothing while a node works or while it is idle."""
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.6))
     assert (await comfy.run(invert())).files
 
 
 async def test_new_connection_has_a_new_client_id(simulator: Simulator, comfy: ComfyClient) -> None:
-    """With the same id, the end of the old connection silences the new one."""
+    """With the same client id, the end of the old connection would silence the new one."""
     listener = Listener()
     await comfy.run(invert())
     before = comfy._router.socket.client_id
@@ -115,7 +115,7 @@ async def test_socket_that_went_silent_is_replaced(simulator: Simulator, comfy: 
     simulator.misbehave(SilentSocket(class_type="EmptyImage", times=1))
     assert (await comfy.run(invert())).files
     listener = Listener()
-    # The first run received its own start; the next receives nothing, and that is detected.
+    # The first run received its start event; the second receives nothing, which is detected.
     await comfy.run(invert(color=9))
     await comfy.run(invert(color=10), on_event=listener)
     assert "NodeStarted" in listener.kinds
@@ -132,7 +132,7 @@ async def test_restart_empties_queue_and_history(simulator: Simulator, comfy: Co
 
 
 async def test_empty_history_is_not_an_end(simulator: Simulator, comfy: ComfyClient) -> None:
-    """`/history/{id}` is 200 and empty for waiting, running and unknown runs."""
+    """`/history/{id}` answers 200 with an empty body for waiting, running and unknown runs."""
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.8))
     simulator.misbehave(SilentSocket(class_type="EmptyImage"))
     assert (await comfy.run(invert())).files
@@ -165,7 +165,7 @@ async def test_listed_file_may_be_missing(simulator: Simulator, comfy: ComfyClie
 
 
 async def test_start_timeout_excludes_time_in_the_queue(simulator: Simulator, comfy: ComfyClient) -> None:
-    """A start timeout that counted the queue would fail every run behind a long one."""
+    """A start timeout that included time in the queue would fail every run behind a long one."""
     simulator.misbehave(Slow(class_type="SaveWEBM", seconds=2.5, steps=8))
     listener = Listener()
     first = asyncio.create_task(comfy.run(clip(), on_event=listener))

@@ -1,4 +1,4 @@
-"""Files of a run: placed by input or by placeholder, in a separate folder, or shared by many runs."""
+"""Files of a run are placed by input or placeholder, and have their own folder or are shared by many runs."""
 
 import asyncio
 import hashlib
@@ -43,7 +43,7 @@ class TestPlaceholders:
         content = b"".join([piece async for piece in comfy.read(result.file)])
         assert Image.open(io.BytesIO(content)).size == Image.open(io.BytesIO(PNG)).size
 
-    async def test_every_occurrence_is_replaced_also_inside_a_text(self, comfy: ComfyClient) -> None:
+    async def test_every_occurrence_is_replaced_even_inside_a_text(self, comfy: ComfyClient) -> None:
         graph = two_words("__IMG__", "look at __IMG__ and __IMG__")
         result = await comfy.run(graph, attachments=[picture()])
         there = f"comfyrelay/{UPLOADED}"
@@ -51,7 +51,7 @@ class TestPlaceholders:
         assert graph == two_words("__IMG__", "look at __IMG__ and __IMG__")
 
     async def test_placeholders_are_replaced_in_one_pass(self, simulator: Simulator, comfy: ComfyClient) -> None:
-        """Replaced placeholders and values set by hand are not searched again."""
+        """Neither inserted file names nor values set by hand are searched for placeholders."""
         both = [
             picture(),
             Attachment(source=OTHER, name="b.png", placeholder="comfyrelay"),
@@ -117,14 +117,14 @@ class TestShared:
         shared = picture(source=source, content_hash=hashlib.sha256(PNG).hexdigest(), shared=True)
         async with ComfyClient(simulator.url) as comfy:
             await comfy.run(words("__IMG__"), attachments=[shared])
-        # Only the size is compared.
+        # Only the sizes are compared.
         source.write_bytes(b"x" * len(PNG))
         async with ComfyClient(simulator.url) as comfy:
             await comfy.run(words("__IMG__"), attachments=[shared])
         assert uploads(simulator) == 1
 
     async def test_partial_upload_is_replaced(self, simulator: Simulator, comfy: ComfyClient) -> None:
-        """An interrupted upload leaves a file of that name with another size."""
+        """An interrupted upload leaves a file with that name and another size."""
         cut_off = simulator.folder / "input" / "comfyrelay" / UPLOADED
         cut_off.parent.mkdir()
         cut_off.write_bytes(PNG[:-1])

@@ -1,4 +1,4 @@
-"""Outputs that are sent only over the socket."""
+"""Some nodes send their outputs only over the WebSocket."""
 
 import asyncio
 import io
@@ -37,7 +37,7 @@ def size_of(file: OutputFile) -> tuple[int, int]:
 
 async def test_images_that_a_node_sends_over_the_socket_are_outputs(comfy: ComfyClient, tmp_path: Path) -> None:
     events: list[RunEvent] = []
-    # Twice: such a node is never cached.
+    # Run the graph twice, because such a node is never cached.
     first, result = [await comfy.run(sends(3), on_event=events.append) for _ in range(2)]
     assert first.files == result.files
     assert [file.filename for file in result.files] == [f"node-5_0000{number}.png" for number in (1, 2, 3)]

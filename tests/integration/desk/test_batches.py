@@ -1,4 +1,4 @@
-"""Batches of the desk: folders and lists become jobs, whose outputs have readable names."""
+"""Batches of the desk turn folders and lists into jobs, and name the output files readably."""
 
 import asyncio
 import hashlib
@@ -80,7 +80,7 @@ async def test_outputs_are_named_after_their_inputs_in_natural_order(desk: OpenD
     assert output_names(desk, "film/scene 1") == ["0001_my-cat-try-1.png", "0002_my-cat-try-2.png"]
 
 
-async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_every_file_of_a_run_is_copied_and_listed(desk: OpenDesk, tmp_path: Path) -> None:
     graph = {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
@@ -125,7 +125,7 @@ async def test_deleted_file_is_reported_as_missing_and_an_emptied_batch_is_not_r
             assert (answer.status_code, answer.json()["detail"]) == (409, refusals[verb])
 
 
-async def test_deleted_batch_keeps_the_files_of_another_output_folder(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_deleting_a_batch_keeps_files_in_another_output_folder(desk: OpenDesk, tmp_path: Path) -> None:
     write_images(desk, "fox.png")
     request = {"effect_slug": "invert-image", "input_subdir": "mine", "output_folder": "cats"}
     [old] = await ended_jobs(desk, (await desk.client.add_batch(request)).id)
@@ -133,7 +133,7 @@ async def test_deleted_batch_keeps_the_files_of_another_output_folder(desk: Open
         values = {"desk.output_folder": str(tmp_path / "other")}
         (await http.put("/api/desk/settings", json={"values": values})).raise_for_status()
         new: list[Job] = []
-        # one runs, the other reuses an output
+        # the first job runs, the second reuses an output
         for folder, reuse in (("cats", False), ("dogs", True)):
             batch = await desk.client.add_batch({**request, "output_folder": folder, "reuse": reuse})
             new += await ended_jobs(desk, batch.id)
@@ -165,7 +165,7 @@ async def test_batches_with_one_output_folder_keep_all_their_files(desk: OpenDes
 
 
 async def test_jobs_with_equal_outputs_have_separate_files(desk: OpenDesk) -> None:
-    # images contain the id of their run, texts do not
+    # images contain the id of their run; texts do not, so they are equal
     graph: Graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
     slug = (await desk.client.add_graph(graph, name="text")).data.slug
     request = {"workflow_slug": slug, "label": "same", "output_folder": "final", "tries": 1}
@@ -234,7 +234,7 @@ async def test_invalid_batch_is_refused_with_a_reason(desk: OpenDesk, tmp_path: 
         with pytest.raises(ComfyRelayError, match=reason):
             await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "examples", **fields})
     assert [job async for job in desk.client.jobs()] == []
-    # a body with ten thousand long prompts is not too large: only its workflow is unknown
+    # a body with ten thousand long prompts is not too large: the request fails only because its workflow is unknown
     values = {f"value_{number}": number for number in range(20)}
     items = [{"input_payload": {"prompt": "a cat " * 300, **values}}] * 10_000
     async with owner_http(desk.ready.url) as http:
@@ -271,7 +271,9 @@ async def test_reused_items_are_copied_into_the_batch_folder(desk: OpenDesk) -> 
     assert (copy.exists(), original.exists()) == (False, True)
 
 
-async def test_duplicate_concurrent_request_leaves_no_file(desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_duplicate_concurrent_request_leaves_no_orphaned_file(
+    desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slug = (await desk.client.create_workflow(SEEDED, name="same", output_node_id="3")).slug
     await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
     both_have_copied = asyncio.Barrier(2)

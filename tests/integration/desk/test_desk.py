@@ -1,4 +1,4 @@
-"""The desk: everything in one process, for one person only."""
+"""The desk runs everything in one process, for one person."""
 
 import asyncio
 import itertools
@@ -34,7 +34,7 @@ from tests.support.server_processes import free_port
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One desk for all tests that do not depend on its jobs and workflows."""
+    """Share one desk among the tests that do not depend on its jobs and workflows."""
     async with open_desk(make_desk(tmp_path_factory.mktemp("shared"))) as desk:
         yield desk
 
@@ -64,10 +64,10 @@ async def test_examples_of_the_first_start_run_without_models(tmp_path: Path) ->
 async def test_reopened_desk_keeps_its_data_and_runs_jobs(tmp_path: Path) -> None:
     async with open_desk(make_desk(tmp_path, is_new=True)) as desk:
         slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
-        # the name does not make another workflow of the same graph
+        # adding the same graph under another name creates no second workflow
         assert (await desk.client.add_graph(invert(), name="other")).data.slug == slug
     async with make_desk(tmp_path).open():
-        # closed before its worker has registered
+        # the desk closes before its worker has registered
         pass
     async with open_desk(make_desk(tmp_path)) as desk:
         assert not desk.ready.is_new
@@ -77,7 +77,7 @@ async def test_reopened_desk_keeps_its_data_and_runs_jobs(tmp_path: Path) -> Non
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_data_folder_is_used_by_one_process(shared_desk: OpenDesk) -> None:
+async def test_second_process_cannot_use_the_data_folder(shared_desk: OpenDesk) -> None:
     other = make_desk(shared_desk.ready.data_dir)
     with pytest.raises(ConfigurationError, match=r"Your desk already runs at http://.* \(--data-dir\)"):
         async with other.open():
@@ -130,7 +130,7 @@ async def test_owner_graph_may_name_any_input_file(tmp_path: Path) -> None:
 
 
 async def test_configured_comfyui_with_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
-    """Its worker registers with more data than an unknown caller may send."""
+    """The worker of this desk registers with more data than an unknown caller may send."""
     names = [f"{number:0>100}.safetensors" for number in range(3000)]
     async with Simulator(models={"checkpoints": names}) as simulator:
         closed_desk = make_desk(tmp_path, comfyui_url=[simulator.url])
@@ -166,7 +166,7 @@ async def test_unreachable_comfyui_is_shown_everywhere_until_it_answers(tmp_path
             async for event in client.events(running.id):
                 if event.type == "progress":
                     break
-        # ComfyUI was killed with a running job, which is requeued
+        # ComfyUI was killed while a job ran, so the job is requeued
         await until_waiting(client, running.id, reason)
 
 
@@ -207,7 +207,7 @@ async def test_failed_start_closes_threads_and_port(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="One of your workflows is named 'script'"):
         async with second.open():
             pass
-    # the thread of an SQLite connection ends shortly after the connection was closed
+    # the thread of an SQLite connection ends shortly after the connection is closed
     new_threads = [thread for thread in threading.enumerate() if thread not in threads and "asyncio" not in thread.name]
     for thread in new_threads:
         thread.join(timeout=30)
@@ -219,7 +219,7 @@ async def test_failed_start_closes_threads_and_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_retry_with_new_seeds_renews_every_seed(shared_desk: OpenDesk) -> None:
+async def test_retry_with_new_seeds_replaces_every_seed(shared_desk: OpenDesk) -> None:
     desk = shared_desk
     graph = {
         **PROMPT_GRAPH,
@@ -270,7 +270,7 @@ async def test_unexpected_error_fails_the_job_and_not_the_worker(
 
     slug = (await shared_desk.client.add_graph(invert(), name="mine")).data.slug
     with monkeypatch.context() as patch:
-        # such an error cannot be caused from outside
+        # such an error cannot be provoked from outside
         patch.setattr("comfyrelay.worker.jobs.job.collect", fail)
         submitted = await shared_desk.client.submit(workflow_slug=slug, label="broken")
         failed = await shared_desk.ended(submitted.id)
@@ -303,7 +303,7 @@ MOUNTS = (
         ("/a b/data", "tmpfs"),
     ],
 )
-def test_file_system_is_that_of_the_closest_mount(folder: str, kind: str) -> None:
+def test_file_system_is_taken_from_the_closest_mount(folder: str, kind: str) -> None:
     assert filesystem_of(Path(folder), mounts=MOUNTS) == kind
 
 

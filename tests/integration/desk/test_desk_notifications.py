@@ -1,4 +1,4 @@
-"""Notifications of the desk: sent once, for the chosen events, without delaying the work."""
+"""The desk sends each notification once, only for the chosen events, and without delaying jobs."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ async def submit_broken(desk: OpenDesk) -> None:
     assert (await desk.ended(job.id)).status == "failed"
 
 
-async def test_failures_and_the_empty_queue_notify_by_default(tmp_path: Path) -> None:
+async def test_failures_and_an_empty_queue_notify_by_default(tmp_path: Path) -> None:
     async with open_receiver() as receiver:
         async with open_desk_with(tmp_path, notify_urls=[hook(receiver)]) as desk:
             await wait_until_ended(desk, await add_batch(desk))
@@ -112,7 +112,7 @@ async def test_cancelled_batch_sends_no_notification(tmp_path: Path) -> None:
 
 
 async def test_silent_notification_service_delays_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the desk waits for it only when it closes
+    # the desk waits for notifications only while it closes
     monkeypatch.setattr(sender, "FLUSH_SECONDS", 0.2)
     silent = listen("127.0.0.1", 0)
     url = f"json://127.0.0.1:{silent.getsockname()[1]}/s3cr3t"

@@ -20,7 +20,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The data folder of a machine on which ComfyRelay never ran, and that has no ComfyUI."""
+    """Return the data folder of a machine without ComfyUI on which ComfyRelay has never run."""
     for name in list(os.environ):
         if name.startswith("COMFYRELAY_"):
             monkeypatch.delenv(name)
@@ -31,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def run_checks() -> dict[str, tuple[str, str]]:
-    """Verdict and text by the first word of the subject."""
+    """Return verdicts and texts by the first word of the subject."""
     return {result.about.split()[0]: (result.verdict, result.text) async for result in examine()}
 
 
@@ -66,14 +66,14 @@ async def test_running_desk_is_shown_with_its_details(machine: Path, monkeypatch
 async def test_doctor_and_desk_page_check_the_comfyui_of_the_running_desk(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its URL may come from the command line of the desk, so that no setting contains it."""
+    """No setting contains a ComfyUI URL that was given on the command line of the desk."""
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
         desk = make_desk(machine, comfyui_url=[simulator.url])
         monkeypatch.setenv("COMFYRELAY_PORT", str(desk.settings.port))
         async with desk.open() as (_worker, ready), owner_http(ready.url) as http:
 
             async def comfyui_checks() -> list[tuple[str, str]]:
-                """The result of the doctor, and the one on the page."""
+                """Return the results of the doctor, followed by those on the page."""
                 page = (await http.get("/api/desk/checks")).json()["data"]
                 assert page["configuration"] is None
                 results = [(result.about, result.verdict, result.text) async for result in examine()]
@@ -88,7 +88,7 @@ async def test_doctor_and_desk_page_check_the_comfyui_of_the_running_desk(
     assert [(verdict, "simulator" in text) for verdict, text in closed] == [(CheckVerdict.BROKEN, False)] * 2
 
 
-async def test_configured_comfyui_that_does_not_answer_is_broken(
+async def test_configured_comfyui_that_does_not_answer_fails_the_check(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", f"http://127.0.0.1:{free_port()}")
@@ -97,7 +97,7 @@ async def test_configured_comfyui_that_does_not_answer_is_broken(
 
 
 async def test_port_used_by_another_program_fails_the_check(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # bound, but not listening: it does not answer, and no other program can have it
+    # bound but not listening: the port does not answer, and no other program can bind it
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("COMFYRELAY_PORT", str(taken.getsockname()[1]))

@@ -1,4 +1,4 @@
-"""A dropped or named file of ComfyUI: its workflow runs again, or the file becomes an input."""
+"""A file that ComfyUI made can be dropped or named: its workflow runs again, or it becomes an input."""
 
 from pathlib import Path
 

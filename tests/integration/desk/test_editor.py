@@ -1,4 +1,4 @@
-"""ComfyUI's API and editor on a desk are for its owner."""
+"""Only the owner of a desk can use its ComfyUI API and editor."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.support.server_processes import free_port
 PASSWORD = "a cat & a hill = 2"
 
 
-async def test_editor_of_a_desk_is_for_its_owner(tmp_path: Path) -> None:
+async def test_only_the_owner_of_a_desk_can_use_its_editor(tmp_path: Path) -> None:
     copy_initial_data(tmp_path)
     set_password(tmp_path, PASSWORD)
     port = free_port()

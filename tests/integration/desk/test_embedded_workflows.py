@@ -1,4 +1,4 @@
-"""Pictures made from an editor file open in ComfyUI as their author laid them out, with the values of their run."""
+"""Pictures made from an editor file open in ComfyUI with its layout and the values of their run."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ async def test_picture_of_an_api_graph_contains_only_the_graph(desk: OpenDesk, t
     assert embedded.workflow is None
 
 
-async def test_file_that_does_not_fit_into_a_picture_is_added_with_a_remark(desk: OpenDesk) -> None:
+async def test_editor_file_too_large_to_embed_is_added_with_a_remark(desk: OpenDesk) -> None:
     large = {**FILE, "groups": [{"title": "x" * 2**20}]}
     remarks = {
         name: (await desk.client.add_graph(graph, name=name)).data.remarks
@@ -74,7 +74,7 @@ async def test_workflow_of_a_job_is_downloaded_with_its_values(desk: OpenDesk, t
 
 
 async def downloaded_workflow(desk: OpenDesk) -> Any:
-    """The workflow of the newest job."""
+    """Return the workflow of the newest job."""
     async with owner_http(desk.ready.url) as http:
         job = (await http.get("/api/ai-jobs")).json()["data"]["items"][0]
         answer = (await http.get(f"/api/desk/jobs/{job['id']}/workflow")).raise_for_status()

@@ -1,4 +1,4 @@
-"""The estimate of a batch is shown before the batch is added, and adds nothing."""
+"""A batch can be estimated before it is added, and an estimate adds nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def test_images_with_another_aspect_ratio_cause_a_warning() -> None:
     assert warning.text == "photo.png is 4:3. The result is 832 × 480, so it may be cropped or stretched."
     [warning] = shape_warnings([other] * 4, wanted=(832, 480))
     assert warning.text.startswith("photo.png and 3 more have another shape.")
-    # without a majority there is no exception
+    # without a majority, no image is unusual
     assert shape_warnings([usual[0], other], wanted=None) == []
 
 

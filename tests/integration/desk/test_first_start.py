@@ -1,4 +1,4 @@
-"""The first start of a desk may be interrupted anywhere: the next one continues it."""
+"""The first start of a desk may be interrupted anywhere, and the next start continues it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ MAX_STEPS = 100
 
 
 async def interrupt(world: World, settings: Settings, *, after: int) -> bool:
-    """Return whether it was interrupted at this transaction boundary."""
+    """Crash the first start at this transaction boundary; return False if it ended earlier."""
     remaining = after
 
     async def crash(_step: str, _where: Boundary) -> None:
@@ -34,7 +34,7 @@ async def interrupt(world: World, settings: Settings, *, after: int) -> bool:
     return False
 
 
-async def test_repeatedly_interrupted_first_start_is_continued(world: World, tmp_path: Path) -> None:
+async def test_repeatedly_interrupted_first_start_continues(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     for after in range(MAX_STEPS):
         if not await interrupt(world, settings, after=after):

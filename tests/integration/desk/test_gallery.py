@@ -1,4 +1,4 @@
-"""Gallery outputs copied into a chosen folder, and the files that are deleted with them."""
+"""Gallery outputs are copied into a chosen folder; deleting an output may delete its copies."""
 
 import io
 import zipfile

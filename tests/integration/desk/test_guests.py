@@ -1,4 +1,4 @@
-"""A guest knows the password of the page: nothing that a guest gets outlives the password."""
+"""A guest signs in with the page password and gets nothing that outlives that password."""
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.usefixtures("built_app"), pytest.mark.asyncio(loop_sco
 GIB = 1024**3
 PASSWORD = "a cat & a hill = 2"
 ANYTHING = "01a1ece3-d97a-77f6-a763-88a078284ec6"
-# What a route shows or creates that must not reach a guest.
+# Routes that show or create a credential, which must not reach a guest.
 CREDENTIAL_ROUTES = {
     "POST /api/tokens",
     "POST /api/desk/links",
@@ -61,7 +61,7 @@ CREDENTIAL_ROUTES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def apps() -> AsyncIterator[list[FastAPI]]:
-    """The apps of the desks in this module."""
+    """Return the apps of the desks in this module."""
     found: list[FastAPI] = []
 
     def keep(*args: Any) -> FastAPI:
@@ -102,7 +102,7 @@ def all_routes(routes: Iterable[BaseRoute]) -> Iterator[str]:
 
 
 def called_path(path: str) -> str:
-    """Return a path of this route. A parameter that takes a path gets several parts."""
+    """Return a path that matches this route; a `path` parameter gets several segments."""
     return re.sub(r"\{\w+(:path)?\}", lambda found: f"a/{ANYTHING}" if found[1] else ANYTHING, path)
 
 
@@ -110,12 +110,12 @@ def needs_no_session(path: str) -> bool:
     return path in {*OPEN_PATHS, SIGN_IN_PATH} or path.startswith(OTHER_CREDENTIAL_PREFIXES)
 
 
-async def test_every_route_is_on_the_list_of_guests_or_refused(guest: httpx.AsyncClient, apps: list[FastAPI]) -> None:
+async def test_every_route_is_listed_for_guests_or_refused(guest: httpx.AsyncClient, apps: list[FastAPI]) -> None:
     found = set(all_routes(apps[0].routes))
     assert found > CREDENTIAL_ROUTES
     assert len(found) > 150
     unlisted = found - set(GUEST_ROUTES)
-    # HEAD requests are refused, except for one of a file with a signed URL.
+    # HEAD requests are refused, except those for a file with a signed URL.
     refused = {route for route in unlisted if not needs_no_session(route.partition(" ")[2])}
     assert refused > CREDENTIAL_ROUTES
     for route in refused:
@@ -126,7 +126,7 @@ async def test_every_route_is_on_the_list_of_guests_or_refused(guest: httpx.Asyn
             assert "comfyrelay open" in answer.json()["detail"]
 
 
-async def test_unknown_address_shows_a_guest_the_page_of_the_owner(
+async def test_page_address_gets_a_guest_the_same_answer_as_the_owner(
     shared_desk: OpenDesk, guest: httpx.AsyncClient
 ) -> None:
     accepts_page = {"Accept": "text/html,*/*;q=0.8"}
@@ -135,7 +135,7 @@ async def test_unknown_address_shows_a_guest_the_page_of_the_owner(
     found = await guest.get("/settings", headers=accepts_page)
     assert found.headers["Content-Type"] == expected.headers["Content-Type"] == "text/html; charset=utf-8"
     assert found.status_code == expected.status_code
-    # programs, and requests to the API, get an error
+    # programs and requests to the API get an error
     assert (await guest.get("/settings")).status_code == 403
     assert (await guest.get("/api/tokens", headers=accepts_page)).status_code == 403
 
@@ -165,7 +165,7 @@ async def test_listed_routes_exist_and_answer_a_guest(guest: httpx.AsyncClient, 
         *("/api/queue/counts/", "/API/TOKENS", "/api/tokens%00", "/api/tokens;x", "/api/ai-jobs/%0a"),
     ],
 )
-async def test_unusual_spelling_of_a_path_gives_a_guest_no_token(guest: httpx.AsyncClient, path: str) -> None:
+async def test_unusually_spelled_path_gives_a_guest_no_token(guest: httpx.AsyncClient, path: str) -> None:
     for method in ("GET", "POST", "post"):
         request = guest.build_request(method, "/", json={"name": "mine"})
         request.url = request.url.copy_with(raw_path=path.encode())
@@ -273,11 +273,11 @@ async def test_files_that_a_guest_copies_are_limited(
         before = (await owner.get("/api/videos/uploads")).json()["data"]["stored"]
         refused = await guest.post("/api/desk/batches", json={"workflow_slug": slug, "input_subdir": "holiday"})
         assert "The disk of the desk is nearly full" in refused.json()["detail"]
-        # There is space for one of the files, but a part of a batch is of no use.
+        # There is space for one of the files, but copying only part of a batch is useless.
         assert (await owner.get("/api/videos/uploads")).json()["data"]["stored"] == before
 
 
-async def test_desk_tells_the_page_whether_it_is_a_guest(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:
+async def test_desk_tells_the_page_whether_the_user_is_a_guest(shared_desk: OpenDesk, guest: httpx.AsyncClient) -> None:
     async with httpx.AsyncClient(base_url=shared_desk.ready.url) as here:
         assert (await guest.get("/api/desk")).json()["data"]["is_guest"] is True
         assert (await here.get((await shared_desk.client.add_link()).url)).is_success

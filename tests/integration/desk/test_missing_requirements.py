@@ -1,4 +1,4 @@
-"""Missing requirements of ComfyUI are named at once, optionally waited for, and never fail a whole batch."""
+"""Missing requirements are named at once, a job can wait for them, and they never fail a whole batch."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ RARE = "rare.safetensors"
 
 
 def with_model(name: str) -> Graph:
-    """Names a model, and runs without it: the node that would load it is not connected."""
+    """Return a graph that names a model and runs without it: the node that loads it is not connected."""
     return {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}}}
 
 
@@ -35,7 +35,7 @@ async def create_workflow(desk: OpenDesk, graph: Graph) -> Workflow:
 
 
 async def wait_for_worker(desk: OpenDesk) -> None:
-    """Missing requirements are unknown until the worker has registered."""
+    """Wait until the worker has registered: until then, missing requirements are unknown."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

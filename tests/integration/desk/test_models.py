@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @dataclass
 class ModelForm:
-    """The form of a workflow with a LoRA, on a desk with one ComfyUI."""
+    """The form of a workflow with a LoRA on a desk with one ComfyUI."""
 
     http: httpx.AsyncClient
     simulator: Simulator
@@ -42,7 +42,7 @@ async def form(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelF
     folder: Path = tmp_path_factory.mktemp("comfyui")
     write_models(folder)
     with pytest.MonkeyPatch.context() as patch:
-        # Tests stop ComfyUI.
+        # Tests stop ComfyUI, so nothing may be cached.
         patch.setattr(browser, "CACHE_SECONDS", 0.0)
         async with _open_form(folder, tmp_path_factory.mktemp("desk")) as opened:
             yield opened

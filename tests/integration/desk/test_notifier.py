@@ -1,4 +1,4 @@
-"""Notifications: which outcomes cause one, who receives it, and no secret of a URL is ever shown."""
+"""The notifier notifies of some outcomes, sends to the chosen services, and never shows a secret of a URL."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -110,7 +110,7 @@ def test_empty_queue_notifies_once_until_another_job_ends() -> None:
     assert titles(rules, ended("canceled", seconds=9), active=0, seen=9) == ["The queue is empty"]
 
 
-def test_paused_queue_notifies_what_it_holds_when_nothing_runs() -> None:
+def test_paused_queue_notifies_its_held_jobs_when_nothing_runs() -> None:
     rules = NotificationRules()
     [_, paused] = rules.of_end(ended(seconds=1), None, active=3, held=3, read_at=START + timedelta(seconds=1))
     assert (paused.event, paused.title) == (NotificationEvent.QUEUE_EMPTY, "The queue is paused")
@@ -204,7 +204,7 @@ async def test_secrets_of_a_url_are_neither_shown_nor_logged(url: str, caplog: p
 
 
 async def test_refused_notification_is_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    """Below apprise, the path of every answered request is logged."""
+    """The HTTP library under apprise logs the path of every answered request."""
     caplog.set_level(logging.DEBUG)
     async with open_receiver() as refusing:
         refusing.statuses = [404]

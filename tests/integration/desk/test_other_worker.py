@@ -1,4 +1,4 @@
-"""A second worker at a desk never gets the user's script, and no lease says how it is run."""
+"""A second worker of a desk never gets the user's script, and no lease contains the script's command line."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def other_worker(desk: OpenDesk, folder: Path, simulator: Simulator) -> As
 
 
 async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
-    # it waits until the test releases it
+    # the script waits until the test releases it
     source = textwrap.dedent("""
         import pathlib, time
         print("here", flush=True)
@@ -62,7 +62,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
         await wait_for_log(desk, busy, "here")
         async with other_worker(desk, tmp_path, simulator):
             waiting = await submit(desk, positive="another cat")
-            # the desk's own worker is busy, so the other one runs this job, and has skipped the script
+            # the desk's own worker is busy, so the other worker skips the script and runs this job
             slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
             graph_job = await desk.client.submit(workflow_slug=slug)
             assert (await desk.ended(graph_job.id)).status == "completed"
@@ -78,7 +78,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
 async def test_lease_contains_no_command(tmp_path: Path) -> None:
     async with open_script_desk(tmp_path, WAITS, desk={"shutdown_seconds": 0, "prefetch": 0}) as desk:
         await wait_for_log(desk, await submit(desk, positive="another cat"), "waiting")
-        # as the worker received it, stored with details of the run
+        # the lease as the worker received it, stored with details of the run
         [held] = (desk.ready.data_dir / "worker").glob("**/held/*.json")
         state = json.loads(held.read_text())
         assert "--positive" in state["about"]["argv"]

@@ -1,4 +1,4 @@
-"""A job that runs out of memory without a GPU fails soon: another attempt would not get more memory."""
+"""A job that runs out of memory without a GPU fails soon: a further attempt would not get more memory."""
 
 from pathlib import Path
 

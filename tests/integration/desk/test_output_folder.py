@@ -35,7 +35,7 @@ async def run_job(desk: OpenDesk, graph: Graph | None = None) -> str:
 
 
 def images_by_inode(*folders: Path) -> dict[int, list[Path]]:
-    """Image files by inode: one file may have several names."""
+    """Return the names of image files by inode: one file may have several names."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
         for path in folder.rglob("*.png"):
@@ -61,7 +61,7 @@ async def test_output_is_stored_once_and_removed_from_comfyui(tmp_path: Path, co
         [names] = images_by_inode(tmp_path).values()
         folders = {name.relative_to(tmp_path / "desk").parts[0] for name in names}
         assert folders == {"objects", "outputs"}
-        # the output stays available if the user deletes its name in the output folder
+        # the output remains available if the user deletes it from the output folder
         next(name for name in names if "outputs" in name.parts).unlink()
         [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
         assert saved.stat().st_size
@@ -70,7 +70,7 @@ async def test_output_is_stored_once_and_removed_from_comfyui(tmp_path: Path, co
 async def test_name_in_the_output_folder_is_saved_before_the_copy(
     tmp_path: Path, comfyui: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A desk that is killed between copying and completing reuses the name."""
+    """A desk killed between copying and completing therefore reuses the name after its restart."""
     saved_first = []
 
     def put_file(source: Path, place: Path, umask: int | None) -> None:
@@ -85,7 +85,7 @@ async def test_name_in_the_output_folder_is_saved_before_the_copy(
     assert saved_first == [True]
 
 
-async def test_comfyui_outputs_are_kept_if_tidying_is_off(tmp_path: Path, comfyui: Simulator) -> None:
+async def test_comfyui_outputs_are_kept_when_tidying_is_off(tmp_path: Path, comfyui: Simulator) -> None:
     closed_desk = make_desk(
         tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False
     )
@@ -122,11 +122,11 @@ async def test_leftovers_of_a_killed_desk_are_removed(tmp_path: Path) -> None:
     journal = CopyJournal(data_dir / "copies")
     journal.add("export-1", JournalEntry(names=["picks/mine.png"]))
     journal.add("deleted-job", JournalEntry(job_id="deleted-job", names=["batch/gone.png"]))
-    # the output folder was another one
+    # the desk used another output folder at that time
     (tmp_path / "earlier").mkdir()
     (tmp_path / "earlier" / "user.png").write_bytes(b"x")
     journal.add("earlier-job", JournalEntry(job_id="earlier-job", names=["user.png"], root=str(tmp_path / "earlier")))
-    # a file of the user has got the name since
+    # the user has since saved a file under that name
     journal.add("refused-job", JournalEntry(job_id="refused-job", names=["user.png"], sources=["source.png"]))
     async with open_desk(closed_desk):
         assert {path.name for path in root.rglob("*")} == {"picks", "mine.png", "user.png"}
@@ -135,7 +135,7 @@ async def test_leftovers_of_a_killed_desk_are_removed(tmp_path: Path) -> None:
 
 
 async def test_copies_of_a_deleted_output_are_removed_after_a_kill(tmp_path: Path) -> None:
-    """The database has the deletion, and the desk was killed before it deleted the copy."""
+    """The desk is killed after the database recorded the deletion and before the copy is deleted."""
     closed_desk = make_desk(tmp_path / "desk")
     async with open_desk(closed_desk) as desk:
         job_id = await run_job(desk, five_images())
@@ -151,7 +151,7 @@ async def test_copies_of_a_deleted_output_are_removed_after_a_kill(tmp_path: Pat
 
 
 async def test_killed_desk_copies_no_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The four images of the batch are equal, so their content does not tell the copies apart."""
+    """Equal images of one job have equal content, so only saved names tell the copies apart."""
 
     async def copy_twice(self: OutputCopies, lease: Any, collected: Any, save: Any) -> str | None:
         await copy_run(self, lease, collected, save)
@@ -172,7 +172,7 @@ async def test_deleted_job_is_not_recorded_if_its_files_are_kept(tmp_path: Path)
     async with open_desk(make_desk(tmp_path / "desk")) as desk:
         job_id = await run_job(desk)
         journal = CopyJournal(desk.ready.data_dir / "copies")
-        # a deletion that was refused after it was recorded
+        # a deletion that was refused after it had been recorded
         journal.add(job_id, JournalEntry(job_id=job_id, names=["any.png"]))
         await desk.client.delete_job(job_id, keep_files=True)
         assert list(journal.entries()) == []
@@ -197,7 +197,7 @@ async def test_old_outputs_are_deleted_with_their_copies(
         await http.post("/api/gallery/marks", json={"ids": [output.file_id], "starred": True})
         assert len(list(root.iterdir())) == 2
         if is_live:
-            # a tenth of a second
+            # about a tenth of a second
             await http.put("/api/desk/settings", json={"values": {"desk.keep_outputs_days": 1e-6}})
             await deleted(root, old)
     if not is_live:

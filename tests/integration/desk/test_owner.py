@@ -1,4 +1,4 @@
-"""The desk belongs to its owner, also on a shared machine: a secret for programs, a one-time link for the page."""
+"""A desk serves only its owner, even on a shared machine: by a secret for programs and one-time links for the page."""
 
 import asyncio
 import itertools
@@ -48,7 +48,7 @@ PATHS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One desk for all tests that do not restart it."""
+    """Share one desk among all tests that do not restart it."""
     async with open_desk(make_desk(tmp_path_factory.mktemp("owned"))) as desk:
         yield desk
 
@@ -68,7 +68,7 @@ async def test_every_call_except_health_checks_needs_the_owner(shared_desk: Open
 
 
 async def test_every_listening_socket_of_the_desk_needs_a_credential(tmp_path: Path) -> None:
-    """Also the one of the built-in simulator: other users of this machine can find and reach every port."""
+    """The simulator's socket does, too: other users of this machine can find and reach every port."""
     before = _listening_ports()
     async with open_desk(make_desk(tmp_path)) as desk:
         ports = _listening_ports() - before
@@ -110,7 +110,7 @@ async def test_page_without_a_session_shows_how_to_sign_in(shared_desk: OpenDesk
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_desk_unquotes_no_cookie(shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older versions of Python need quadratic time for it, and anyone can send one."""
+    """Older versions of Python need quadratic time to unquote a cookie, and anyone can send one."""
     parsed: list[str] = []
 
     def unquote(value: str) -> str:
@@ -145,7 +145,7 @@ async def test_link_opens_the_page_in_one_browser_once(shared_desk: OpenDesk) ->
         assert (await browser.get("/api/me")).json()["data"]["is_admin"]
         assert (await other.get(link.url)).status_code == 401
         assert (await other.get("/api/me")).status_code == 401
-        # the browser that it opened may follow it again
+        # the browser that used the link may follow it again
         again = await browser.get(link.url)
         assert again.is_success
         assert "set-cookie" not in again.headers
@@ -185,7 +185,7 @@ async def test_session_and_secret_survive_a_restart(tmp_path: Path) -> None:
         assert (await browser.get("/")).is_success
         assert (await browser.get("/api/desk/now")).is_success
         assert (tmp_path / SECRET_FILE).read_text() == secret
-        # links do not
+        # links do not survive it
         async with httpx.AsyncClient() as other:
             assert (await other.get(link)).status_code == 401
         await browser.post("/api/logout", headers={"Origin": desk.ready.url})
@@ -222,7 +222,7 @@ def test_secret_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
-    """A program of another user; returns the headers that it received."""
+    """Listen as a program of another user; yield the headers of the requests that it receives."""
     received: list[str] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -244,7 +244,7 @@ async def test_secret_is_not_sent_to_the_port_of_a_closed_desk(tmp_path: Path) -
         assert found.secret != load_secret(tmp_path)
         assert pass_for(f"http://example.com:{port}") is None
         assert pass_for(f"http://127.0.0.1:{free_port()}") is None
-    # a killed desk leaves its note
+    # a killed desk leaves its note behind
     with desk_note(tmp_path, address=("127.0.0.1", port), secret="left behind"):
         assert pass_for(url) is None
         async with stranger("127.0.0.1", port) as received, Client(url) as client:
@@ -270,7 +270,7 @@ async def test_secret_is_not_sent_to_another_address_of_this_machine(shared_desk
 
 
 async def test_pass_is_not_sent_to_the_port_of_a_stopping_desk(tmp_path: Path) -> None:
-    """Running calls are awaited while the port is already closed."""
+    """A stopping desk closes its port first and then waits for running calls."""
     closed_desk = make_desk(tmp_path)
     port = closed_desk.settings.port
     async with AsyncExitStack() as stack:
@@ -278,7 +278,7 @@ async def test_pass_is_not_sent_to_the_port_of_a_stopping_desk(tmp_path: Path) -
         before = pass_for(desk.ready.url)
         assert before is not None
         _, held = await asyncio.open_connection("127.0.0.1", port)
-        # workers need no secret of the owner, and this incomplete call does not end
+        # workers do not need the owner's secret, and this incomplete call does not end
         held.write(b"POST /api/worker/register HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
         held.write(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
         await held.drain()
@@ -294,7 +294,7 @@ async def test_pass_is_not_sent_to_the_port_of_a_stopping_desk(tmp_path: Path) -
         await stopping
     assert len(received) == 1
     assert "authorization" not in received[0]
-    # the next desk refuses the pass of the earlier one
+    # the next desk refuses the pass of the previous desk
     async with open_desk(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
         answer = await http.get("/api/me", headers={"Authorization": f"Bearer {before.secret}"})
         assert answer.status_code == 401
@@ -306,14 +306,14 @@ async def _is_free(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     except ConnectionResetError:
-        # the port was closed while connecting
+        # the port was closed while this program connected
         return False
     writer.close()
     return False
 
 
 async def test_replaced_owner_secret_ends_all_sessions_and_tokens(tmp_path: Path) -> None:
-    """Others who knew the secret may have created them."""
+    """Someone else who knew the secret may have created them."""
     closed_desk = make_desk(tmp_path)
     statuses = []
     async with open_desk(closed_desk) as desk, owner_http(desk.ready.url) as owner, httpx.AsyncClient() as browser:
@@ -331,12 +331,12 @@ async def test_replaced_owner_secret_ends_all_sessions_and_tokens(tmp_path: Path
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_client_of_another_user_is_pointed_to_the_token(
+async def test_client_of_another_user_is_told_to_use_a_token(
     shared_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = shared_desk
     secret = (desk.ready.data_dir / SECRET_FILE).read_text().strip()
-    # another user of this machine has another home
+    # another user of this machine has a different home folder
     monkeypatch.setenv("XDG_STATE_HOME", str(desk.ready.data_dir / "elsewhere"))
     async with Client(desk.ready.url) as other:
         with pytest.raises(Unauthorized, match="COMFYRELAY_TOKEN"):
@@ -365,7 +365,7 @@ async def _leased(desk: OpenDesk, http: httpx.AsyncClient) -> tuple[str, dict[st
 async def test_paths_reported_by_a_worker_are_ignored(tmp_path: Path) -> None:
     private = tmp_path / "id_rsa"
     private.write_text("a key")
-    # the desk's own worker has no ComfyUI, so that another one gets the job
+    # the desk's own worker has no ComfyUI, so another worker gets the job
     unused_url = f"http://127.0.0.1:{free_port()}"
     async with (
         open_desk(make_desk(tmp_path / "desk", comfyui_url=[unused_url])) as desk,
@@ -413,7 +413,7 @@ async def test_only_files_in_the_folders_of_the_desk_are_served(shared_desk: Ope
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_desk_worker_registers_again(shared_desk: OpenDesk) -> None:
-    """After its token was rotated, and after its registration was removed."""
+    """It does so after its token was rotated and after its registration was removed."""
     slug = (await shared_desk.client.add_graph(invert(), name="mine")).data.slug
     async with owner_http(shared_desk.ready.url) as http:
         for is_removed in (False, True):

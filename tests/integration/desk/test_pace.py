@@ -88,7 +88,7 @@ async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) ->
             assert second.status == "processing"
             assert began_at is not None
             assert started_at is not None
-            # it was prefetched before it ran
+            # the job was prefetched before it ran
             assert began_at > started_at
 
 
@@ -101,7 +101,7 @@ async def test_duration_of_a_prefetched_job_is_its_run_time(tmp_path: Path) -> N
             jobs = await jobs_of(client, batch)
             first, second = [await desk.ended(job.id) for job in jobs]
             starts = [datetime.fromisoformat(str(job.started_at)) for job in (first, second)]
-            # it was prefetched while the first job ran, and began after the slow node of that job
+            # the second job was prefetched while the first ran, and began after the slow node of the first
             assert (starts[1] - starts[0]).total_seconds() >= 0.5
             about = await client.about(jobs[1].id)
             assert about is not None

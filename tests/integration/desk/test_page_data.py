@@ -25,7 +25,7 @@ LARGE_SEED = 2**64 - 2
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def http(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """The owner of one desk for all tests."""
+    """Yield an HTTP client of the owner of one desk, for all tests."""
     async with (
         make_desk(tmp_path_factory.mktemp("desk"), shutdown_seconds=0).open() as (_worker, ready),
         owner_http(ready.url) as client,
@@ -40,7 +40,7 @@ async def test_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClien
     assert data["roles"] == {"prompt": "prompt", "negative_prompt": "negative_prompt", "seed": "seed"}
     by_key = {field["key"]: field for field in data["properties"]}
     assert list(by_key)[:3] == ["prompt", "negative_prompt", "seed"]
-    # the range is that of the node
+    # the range comes from the node
     steps = by_key["steps"]
     assert (steps["minimum"], steps["maximum"], steps["step"], steps["is_whole"]) == (1, 10000, 1, True)
     assert (steps["label"], steps["role"], steps["group"]) == ("Steps", "steps", "Sampler")
@@ -56,7 +56,7 @@ async def test_editor_workflow_is_refused_with_all_missing_nodes(http: httpx.Asy
     assert [item["name"] for item in answer.json()["missing"]] == ["Foo", "Bar"]
 
 
-async def test_job_page_shows_all_known_details(http: httpx.AsyncClient) -> None:
+async def test_job_page_shows_every_known_detail(http: httpx.AsyncClient) -> None:
     created = await http.post("/api/workflows", json={"graph": PROMPT_GRAPH, "name": "portrait"})
     body = {
         "workflow_slug": created.json()["data"]["slug"],

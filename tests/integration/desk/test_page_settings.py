@@ -147,7 +147,7 @@ async def test_running_job_ends_before_other_settings_of_comfyui_apply(tmp_path:
         ended = [await desk.ended(job.id) for job in jobs]
         assert [job.status for job in ended] == ["completed"] * 2
         pages = [(await owner.get(f"/api/desk/jobs/{job.id}")).json()["data"]["comfyui_url"] for job in ended]
-        # the first is not in use any more
+        # the first ComfyUI is no longer in use
         assert pages == [None, after.url]
 
 
@@ -245,7 +245,7 @@ async def test_invalid_value_is_refused_and_nothing_written(
     assert not desk.ready.settings_file.exists()
 
 
-async def test_setting_of_the_environment_is_not_changed(
+async def test_setting_from_the_environment_cannot_be_changed(
     owner: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_UNUSED_UPLOAD_HOURS", "5")
@@ -274,7 +274,7 @@ async def test_password_of_comfyui_is_masked_and_kept(desk: OpenDesk, owner: htt
     assert file_of(desk)["desk"]["comfyui_url"] == [*urls, "http://192.168.1.21:8188"]
 
 
-async def test_first_of_two_addresses_of_one_service_can_be_removed(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
+async def test_one_of_two_addresses_of_a_service_can_be_removed(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
     second = SECRET.replace("12315544", "987654")
     await save(owner, desk__notify_urls=[SECRET, second])
     await save(owner, desk__notify_urls=(await shown_urls(owner))[1:])
@@ -342,7 +342,7 @@ async def test_password_opens_the_desk_to_an_allowed_host_at_once(desk: OpenDesk
 
 
 async def test_password_is_kept_for_a_saved_public_host(desk: OpenDesk, owner: httpx.AsyncClient) -> None:
-    """The host applies after a restart, which would be refused without a password."""
+    """The host applies after a restart, and without a password the desk would then refuse to start."""
     await owner.put("/api/desk/password", json={"password": "a cat & a hill = 2"})
     assert (await save(owner, host="0.0.0.0")).status_code == 200
     refused = await owner.delete("/api/desk/password")

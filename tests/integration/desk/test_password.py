@@ -1,4 +1,4 @@
-"""Other machines reach the desk if its owner allows it, with a password and by its own names."""
+"""Other machines can use the desk if its owner allows it, with a password and under an allowed host name."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from tests.support.world import PATIENCE_SECONDS
 pytestmark = pytest.mark.usefixtures("built_app")
 
 PASSWORD = "a cat & a hill = 2"
-# An address of this machine other than loopback, as another machine would use it.
+# A non-loopback address of this machine, as another machine would use it.
 OTHER_ADDRESS = "127.0.0.2"
 
 
@@ -46,7 +46,7 @@ async def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 @asynccontextmanager
 async def phone(desk: OpenDesk, *, own: str = OTHER_ADDRESS) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser on another machine; `own` is its address there."""
+    """Yield a browser on another machine; `own` is that machine's address."""
     url = f"http://{OTHER_ADDRESS}:{desk.desk.settings.port}"
     transport = httpx.AsyncHTTPTransport(local_address=own)
     async with httpx.AsyncClient(base_url=url, transport=transport, headers={"Origin": url}) as browser:
@@ -121,7 +121,7 @@ async def test_foreign_hosts_and_origins_are_refused_on_other_addresses(shared_d
         for headers in (
             {"Host": "evil.example"},
             {"Host": f"evil.example:{port}"},
-            # the address of another machine, as a page there would send it
+            # the host and origin of another machine, as a page there would send them
             {"Host": f"192.0.2.7:{port}", "Origin": f"http://192.0.2.7:{port}"},
             {"Origin": f"http://192.0.2.7:{port}"},
             {"Origin": f"http://{OTHER_ADDRESS}:1"},
@@ -158,13 +158,13 @@ async def test_owner_programs_and_links_keep_working_over_loopback(shared_desk: 
 
 async def test_desk_on_other_addresses_also_listens_on_loopback(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
-    # a socket on all IPv6 addresses may include IPv4 loopback, or not
+    # a socket on all IPv6 addresses may or may not include IPv4 loopback
     async with open_desk(open_to_others(tmp_path, host="::")) as desk:
         assert (await desk.client.desk()).version
 
 
 async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open streams are closed, too."""
+    """Open streams are closed as well."""
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
     set_password(tmp_path, PASSWORD)

@@ -1,4 +1,4 @@
-"""A QR code signs a phone in once, and signing out ends its session on the server."""
+"""A QR code signs in a phone once, and signing out ends the session on the server."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ async def test_desk_on_loopback_says_what_to_change(tmp_path: Path) -> None:
     assert "listen on 0.0.0.0" in answer.json()["detail"]
 
 
-async def test_code_signs_a_phone_in_once_until_it_signs_out(tmp_path: Path) -> None:
+async def test_code_signs_in_a_phone_once_until_it_signs_out(tmp_path: Path) -> None:
     set_password(tmp_path, "a cat & a hill = 2")
     copy_initial_data(tmp_path)
     settings = Settings(data_dir=tmp_path, host="0.0.0.0", port=free_port())

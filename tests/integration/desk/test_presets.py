@@ -1,4 +1,4 @@
-"""Presets apply to workflows that have only some of their keys."""
+"""A preset also applies to workflows that have only some of its keys."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def test_key_applies_to_all_properties_with_this_role() -> None:
     assert (applied.values, applied.ignored) == ({"steps": 8, "refiner": 8}, [])
 
 
-def test_key_applies_to_the_property_of_that_name() -> None:
+def test_key_applies_to_the_property_with_this_name() -> None:
     assert apply_preset({"ksampler_cfg": 2}, [number("ksampler_cfg"), number("cfg")]).values == {"ksampler_cfg": 2}
 
 

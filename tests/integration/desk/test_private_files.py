@@ -1,4 +1,4 @@
-"""Only its user can read the files of a desk or a server; outputs follow the user's umask."""
+"""Only the user who runs a desk or a server can read its files; outputs follow the user's umask."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_existing_folder_with_other_files_keeps_its_permissions(tmp_path: Path) 
 
     restrict_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
-    # our own folders in it are private, and foreign folders keep their modes
+    # ComfyRelay's folders in it become private; other folders keep their modes
     assert modes() == {0o700}
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in others} == {0o755}
     (tmp_path / "holiday").rmdir()

@@ -1,4 +1,4 @@
-"""Desk jobs that run the user's script: queued, shown, run, canceled and stored like any other job."""
+"""Desk jobs that run the user's script are queued, shown, run, canceled and stored like any other job."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ UNCHANGED = """
 async def open_script_desk(
     folder: Path, source: str | None = None, *, desk: Mapping[str, Any] | None = None, **script: Any
 ) -> AsyncIterator[OpenDesk]:
-    """A desk with a script of this source, or with the shipped one."""
+    """Open a desk whose script has this source, or by default with the shipped script."""
     table: dict[str, Any] = {"output_extension": "png", "grace_seconds": 5, **script}
     (folder / "templates").mkdir(parents=True, exist_ok=True)
     (folder / "templates" / "wan.json").write_text(json.dumps(NOISE))
@@ -130,7 +130,7 @@ async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: P
         assert [line for line in lines if line.startswith("$ ")]
         assert f"saved: {work / 'made 2.png'}" in lines
         assert f"saved: {work / 'made 2.png'}" in Path(details["log"]).read_text("utf-8").splitlines()
-        # files saved by the script belong to the user, and stay
+        # files saved by the script belong to the user and are kept
         assert (work / "made 1.png").is_file()
 
 
@@ -207,7 +207,7 @@ async def test_failed_script_reports_its_error_and_runs_again_only_on_request(tm
         ({"class_type": "Gone", "inputs": {}}, "Gone (1): this node is not installed on the server"),
     ],
 )
-async def test_refused_graph_names_its_node_though_the_script_does_not(
+async def test_refused_graph_error_names_the_node_if_the_script_does_not(
     tmp_path: Path, node: dict[str, Any], sentence: str
 ) -> None:
     graph = {"1": node, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}
@@ -298,7 +298,7 @@ async def test_only_comfyui_runs_of_the_stopped_script_are_interrupted(tmp_path:
 
 
 async def test_unchanged_script_reaches_the_built_in_simulator(tmp_path: Path) -> None:
-    """The simulator has a secret, and the address in the environment contains it."""
+    """The simulator has a secret, which the address in the environment contains."""
     async with open_script_desk(tmp_path, UNCHANGED.replace("GRAPH", repr(json.dumps(invert())))) as desk:
         job_id = await submit(desk)
         await wait_for_log(desk, job_id, "queued")
@@ -321,7 +321,7 @@ async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) ->
         await wait_for_log(desk, script, "waiting")
         slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
         graph = (await desk.client.submit(workflow_slug=slug)).id
-        # it is leased to fetch its inputs, and waits for the GPU
+        # the job is leased to prefetch its inputs, and waits for the GPU
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in desk.client.events(graph):
                 if event.type == "job:started":
@@ -333,7 +333,7 @@ async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) ->
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def refusing_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One desk for all refused submissions: they change nothing."""
+    """Share one desk among all refused submissions, because they change nothing."""
     folder = tmp_path_factory.mktemp("refusing")
     async with open_script_desk(folder, SAVES) as desk:
         (desk.desk.input_folder / "link").symlink_to(folder)
@@ -409,7 +409,7 @@ async def test_configuration_and_command_are_shown_before_a_run(tmp_path: Path) 
         assert [job async for job in desk.client.jobs()] == []
 
 
-async def test_script_is_disabled_while_it_is_not_configured(tmp_path: Path) -> None:
+async def test_script_is_disabled_until_it_is_configured(tmp_path: Path) -> None:
     async with open_script_desk(tmp_path, SAVES) as desk:
         assert [workflow.slug for workflow in await desk.client.workflows()] == ["script"]
         assert (await desk.ended(await submit(desk))).status == "completed"
@@ -425,7 +425,7 @@ async def test_script_is_disabled_while_it_is_not_configured(tmp_path: Path) -> 
 # Settings
 
 
-def test_script_is_read_from_the_file_and_never_from_the_environment(
+def test_script_is_configured_in_the_file_and_never_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_SCRIPT", '{"script": "/tmp/evil.py"}')
@@ -470,7 +470,7 @@ async def test_empty_table_enables_the_shipped_script(tmp_path: Path) -> None:
         assert saved.suffix == ".mp4"
 
 
-# Prints its arguments and the files that it finds.
+# A script that prints its arguments and the files that it finds.
 READS = """
     import json, pathlib, sys
     words = dict(zip(sys.argv, sys.argv[1:]))
@@ -500,13 +500,13 @@ async def test_script_job_uses_the_script_and_inputs_from_its_submission(tmp_pat
         (tmp_path / "templates" / "wan.json").write_text("{}")
         again = [(await desk.client.rerun_job(first.id)).data.id]
         if (await desk.client.job(waiting)).status == "paused":
-            # otherwise it ended before the pause
+            # otherwise the job ended before the pause
             again.append((await desk.client.resume("job", waiting)).data.id)
         for job_id in again:
             assert (await desk.ended(job_id)).status == "completed"
             lines = await log_lines(desk, job_id)
             found = [line for line in lines if line.startswith(("colours", "template", "argum"))]
-            # a job that had started before the pause has printed some of it
+            # a job that had started before the pause has already printed some of these lines
             earlier = found[: -len(before)]
             assert found[len(earlier) :] == before
             assert earlier == (before[: len(earlier)] if job_id == waiting else [])

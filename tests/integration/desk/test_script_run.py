@@ -1,4 +1,4 @@
-"""The script runner with real scripts: outcomes, logs, and the end of all processes."""
+"""The script runner, with real scripts: outcomes, logs, and ending all processes."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from comfyrelay.simulator import Simulator
 from tests.support.full import full_only
 from tests.support.script_runs import ScriptRun, is_alive, job, pids_in, settings_in, until
 
-# Every process writes a file named after its pid. Every child is harder to stop than the one before.
+# Every process writes a file named after its pid. Each child is harder to stop than the previous one.
 FAMILY = """
     import os, signal, subprocess, sys, time
     from pathlib import Path
@@ -69,14 +69,14 @@ async def test_successful_script_reports_outputs_seed_and_progress(tmp_path: Pat
 
 
 class RecordingExecutor(ThreadPoolExecutor):
-    """Records the functions that the loop ran in threads."""
+    """Record the functions that the event loop ran in threads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.called: list[Any] = []
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        # `to_thread` runs it in the caller's context
+        # `to_thread` submits a partial of `Context.run`
         self.called += getattr(fn, "args", ())[:1]
         return super().submit(fn, *args, **kwargs)
 
@@ -103,7 +103,7 @@ async def test_killed_script_reports_its_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prints_the_answer", [True, False])
-async def test_status_400_of_comfyui_becomes_a_readable_error(tmp_path: Path, prints_the_answer: bool) -> None:
+async def test_comfyui_status_400_becomes_a_readable_error(tmp_path: Path, prints_the_answer: bool) -> None:
     script = f"""
         import json, os, urllib.error, urllib.request
         graph = {{"1": {{"class_type": "ImageInvert", "inputs": {{}}}},
@@ -156,7 +156,7 @@ async def test_cancel_ends_all_descendants(tmp_path: Path) -> None:
     pids = pids_in(tmp_path / "work" / "pids")
     assert [is_alive(pid) for pid in pids] == [True] * 4
     running.cancel()
-    # a second, more urgent request changes nothing
+    # a second cancellation changes nothing
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -276,7 +276,7 @@ async def test_script_waits_for_slow_readers(tmp_path: Path) -> None:
         run.runner.run(job(), on_line=slow, on_progress=run.on_progress, log_path=run.log_path)
     )
     await held.wait()
-    # the script has filled its pipe and is blocked; its counter no longer grows
+    # the script has filled its pipe and is blocked: its counter no longer grows
     number = tmp_path / "work" / "number"
     await until(number.exists)
     seen = [b""] * 20
@@ -306,7 +306,7 @@ async def test_listener_error_stops_the_script(tmp_path: Path) -> None:
     assert not any(map(is_alive, pids))
 
 
-# At share 1, 100 MB: 50 of lines, one line of 16, 16 of invalid text, and a progress bar of 20.
+# With share 1, it prints 100 MB: 50 MB of lines, one line of 16 MB, 16 MB of invalid text, a progress bar of 20 MB.
 NOISY = r"""
     import os
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""The simulator is for test runs: jobs for ComfyUI wait for it, and run when it is available."""
+"""The simulator is for trials: jobs for ComfyUI wait until ComfyUI is available, and then run."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 def desk_without_url(folder: Path, port: int, *, simulator: bool = False) -> Desk:
-    """A desk without a configured ComfyUI, which looks for one at the default URL."""
+    """Return a desk that looks for ComfyUI at the default URL because none is configured."""
 
     class SettingsWithDefaultUrl(DeskSettings):
         comfyui_url: CommaSeparated = Field([f"http://127.0.0.1:{port}"])
@@ -30,7 +30,7 @@ def desk_without_url(folder: Path, port: int, *, simulator: bool = False) -> Des
 
 
 async def add_jobs(client: Client, *, count: int = 1) -> list[str]:
-    """Add jobs of a user graph."""
+    """Add jobs that run a user's graph."""
     slug = (await client.add_graph(invert(), name="mine")).data.slug
     batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
     return [job.id async for job in client.jobs(batch_id=batch.id)]
@@ -62,7 +62,7 @@ async def test_waiting_jobs_run_on_a_comfyui_started_after_the_desk(tmp_path: Pa
     async with open_desk(desk_without_url(tmp_path, port)) as desk:
         assert desk.ready.simulated_jobs is SimulatedJobs.NOTHING
         assert desk.ready.silent == desk.ready.comfyui
-        # a desk that once had a ComfyUI simulates no examples
+        # a desk that has ever had a ComfyUI does not simulate examples
         example = await add_example(desk)
         text = await wait_for_comfyui_reason(desk.client, example)
         assert f"http://127.0.0.1:{port}" in text
@@ -144,7 +144,7 @@ async def test_rerun_uses_the_current_backend(tmp_path: Path) -> None:
         assert simulator.log.count("POST", "/prompt")
 
 
-async def test_tries_of_the_prompt_example_differ_and_can_be_searched(tmp_path: Path) -> None:
+async def test_tries_of_the_prompt_example_differ_and_are_searchable(tmp_path: Path) -> None:
     async with open_desk(desk_without_url(tmp_path, free_port())) as desk:
         request = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
         batch = await desk.client.add_batch(request)

@@ -1,4 +1,4 @@
-"""The support bundle says what a bug report needs, and nothing that is secret or belongs to a customer."""
+"""The support bundle contains what a bug report needs, but no secrets and no data of customers."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.support.world import SqliteBackend, execute, open_world
 PROMPT = "a portrait of my neighbour Wanda"
 FILE_NAME = "passport-of-wanda.png"
 EMAIL = "wanda.private@customers.example"
-# Every kind of secret, by the variable that has it.
+# Every kind of secret, by the environment variable that contains it.
 SECRETS = {
     "COMFYRELAY_SIGNING_SECRETS": '["signing-b7d1c0ffee"]',
     "COMFYRELAY_FLEET_SECRETS": '{"production": ["fleetsec-b7d1c0ffee"]}',
@@ -53,7 +53,7 @@ def bundle(path: Path, *options: str) -> dict[str, str]:
 async def data_dir(
     tmp_path: Path, sqlite_backend: SqliteBackend, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Path]:
-    """A data folder with a failed job of a customer, and every kind of secret."""
+    """Return a data folder with a customer's failed job and every kind of secret."""
     for name in list(os.environ):
         if name.startswith("COMFYRELAY_"):
             monkeypatch.delenv(name)
@@ -96,12 +96,12 @@ def test_bundle_has_no_secret_and_no_data_of_customers(data_dir: Path, tmp_path:
             assert not any(secret in text for secret in (owner, password, key)), name
     assert not any(found in text for text in plain.values() for found in (PROMPT, FILE_NAME, EMAIL))
     assert not any(name.startswith("logs/") for name in plain)
-    # What the owner asks for is there.
+    # The bundle contains private data if the owner asks for it.
     assert PROMPT in full["queue.json"]
     assert f"got prompt {PROMPT}" in full["logs/comfyui-1.log"]
 
 
-def test_bundle_says_what_a_bug_report_needs(data_dir: Path, tmp_path: Path) -> None:
+def test_bundle_contains_what_a_bug_report_needs(data_dir: Path, tmp_path: Path) -> None:
     found = {name: json.loads(text) for name, text in bundle(tmp_path / "a.zip").items() if name.endswith(".json")}
     assert found["versions.json"]["packages"]["pydantic"]
     assert {check["about"].split()[0] for check in found["checks.json"]} >= {"python", "data", "disk"}

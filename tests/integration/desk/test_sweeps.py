@@ -1,4 +1,4 @@
-"""Sweeps and wildcards of the desk: counted first, then jobs with these values, and a grid of their outputs."""
+"""Sweeps and wildcards of the desk are counted first, become jobs, and show their outputs in a grid."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ async def test_sweep_is_counted_and_makes_a_grid_of_its_outputs(desk: OpenDesk) 
     ]
     shown = {item["id"]: item for item in (await call(desk, "GET", f"/api/gallery?batch={batch.id}"))["items"]}
     assert [shown[cell]["width"] for cell in grid["cells"]] == [64, 128] * 3
-    # a copy of the batch is a grid, too
+    # a copy of the batch also has a grid
     again = await call(desk, "POST", f"/api/batches/{batch.id}/again", {}, status=201)
     await ended_jobs(desk, again["id"])
     copy = await call(desk, "GET", f"/api/batches/{again['id']}/grid")

@@ -1,4 +1,4 @@
-"""Batches: thousands of jobs submitted, paused, resumed, canceled, moved and retried as one."""
+"""Batches submit, pause, resume, cancel, move and retry thousands of jobs as one."""
 
 import asyncio
 import threading
@@ -38,19 +38,19 @@ async def state(desk: Desk, batch: BatchState) -> BatchState:
 
 
 async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
-    """The newest attempt of every item, in the batch's order."""
+    """Return the newest job of every item, in the order of the batch."""
     async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
         return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
 
 
 async def prompts(desk: Desk, worker: str, count: int) -> list[str]:
-    """The prompts that a worker with this many slots gets, in order."""
+    """Return the prompts that a worker with this many slots gets, in order."""
     leased = await desk.world.leases(worker, count)
     return [lease.graph["2"]["inputs"]["text"] for lease in leased]
 
 
 async def submit_and_crash(desk: Desk, items: int) -> BatchState:
-    """Accept a batch and crash before it reaches the queue."""
+    """Submit a batch and crash before it reaches the queue."""
     desk.world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await submit_batch(desk.world, desk.user, desk.effect, items, key="lost")
@@ -85,7 +85,7 @@ async def test_items_of_a_large_graph_are_resolved_off_the_event_loop(world: Wor
 async def test_submission_runs_as_many_statements_for_many_items_as_for_ten(
     world: World, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The limits of the tenant stay cached, however slow the machine is.
+    # Keep the tenant's limits cached even on a slow machine.
     monkeypatch.setattr(tenancy, "CACHE_SECONDS", 3600.0)
     desk = await world.desk(tokens=100_000)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
@@ -196,7 +196,7 @@ async def test_batch_action_runs_as_many_statements_for_many_items_as_for_ten(wo
             await world.wait_for_deliveries()
         costs.append(counted)
         assert (await state(desk, batch)).counts == {"canceled": count}
-    # A slow machine delivers in more rounds.
+    # A slow machine needs more delivery rounds.
     assert all(count <= costs[1][name] + 20 for name, count in costs[2].items())
     assert await desk.balance() == 100_000
 

@@ -29,7 +29,7 @@ SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 async def test_only_jobs_beyond_their_accepted_wait_go_to_the_cloud(world: World) -> None:
     burst = await burst_scenario(world)
     jobs = await burst.submit(4, max_wait_seconds=150)
-    # The expected waits are 60, 120, 180 and, since the third has moved, again 180 s.
+    # The expected waits are 60, 120 and 180 s, and 180 s again for the fourth job because the third has moved.
     decisions = await burst.run_once()
     assert await burst.providers(jobs) == ["self_hosted", "self_hosted", "cloud", "cloud"]
     assert [decision.reason for decision in decisions] == [
@@ -124,7 +124,7 @@ async def test_strictest_limit_of_effect_tenant_and_job_applies(world: World) ->
         await world.engine.accounts.tenancy.set_limits("nobody", {"max_wait_seconds": 1})
 
 
-async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> None:
+async def test_job_without_a_cloud_worker_stays_local_with_a_reason(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
     [job] = await burst.submit(max_wait_seconds=10)
@@ -133,7 +133,7 @@ async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> N
 
 
 @pytest.mark.both_databases
-async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -> None:
+async def test_cloud_job_without_a_cloud_worker_returns_permanently(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.run_once()
@@ -219,7 +219,7 @@ async def test_requeued_cloud_job_costs_nothing_and_stays_in_the_cloud(world: Wo
     assert (await burst.providers([job]), (await world.job(job)).cost_micros) == (["cloud"], 0)
 
 
-async def test_retry_starts_on_own_workers(world: World) -> None:
+async def test_retry_starts_on_self_hosted_workers(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.run_once()
@@ -253,7 +253,7 @@ async def test_job_waits_for_a_machine_that_can_be_launched(world: World) -> Non
 
 @pytest.mark.parametrize("scaling", [{"max_machines": 1}, {"cost_per_hour": 0.5}, {"is_paused": True}])
 async def test_job_does_not_wait_for_a_machine_that_cannot_be_launched(world: World, scaling: dict[str, float]) -> None:
-    """The only machine drains, and a cloud worker does not count as one."""
+    """The only machine drains, and a cloud worker is not a machine."""
     burst = await burst_scenario(world)
     await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
@@ -265,7 +265,7 @@ async def test_job_does_not_wait_for_a_machine_that_cannot_be_launched(world: Wo
 async def test_expected_wait_for_a_slow_machine_includes_its_speed(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
-    # 100 s to boot, and 60 s of work at half the speed
+    # 100 s to boot, and 60 s of work at half speed
     jobs = [*await burst.submit(1, max_wait_seconds=240), *await burst.submit(1, max_wait_seconds=200)]
     await configure_machines(world, speed=0.5)
     await burst.run_once()
@@ -285,7 +285,7 @@ async def test_jobs_on_a_slow_worker_lengthen_the_expected_wait(world: World, sp
 
 
 async def configure_machines(world: World, *, speed: float = 1.0, scaling: Mapping[str, float] | None = None) -> None:
-    """Configure machines that boot in 100 s and cost 1 an hour."""
+    """Configure machines that boot in 100 s and cost 1 per hour."""
     kind = InstanceType(name="gpu", price_per_hour=1.0, speed=speed)
     spec = MachineSpec(provider=MachineProviderName.LOCAL, instance_types=(kind,), options={"boot_seconds": 100})
     values = {"machines": machines_to_json(spec), **({"autoscaling": scaling} if scaling else {})}
@@ -326,7 +326,7 @@ async def test_concurrent_bursts_are_serialized(postgres_backend: PostgresBacken
         await holding.wait()
         burst_run = asyncio.create_task(burst.run_once())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # the database knows which session waits, but sends no signal
+            # the database knows which session waits but sends no signal
             while not burst_run.done() and not await execute(central, WAITING_FOR_LOCK):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not burst_run.done()
@@ -396,7 +396,7 @@ async def test_burst_check_runs_only_if_bursting_is_possible(world: World) -> No
     [job] = await burst.submit(max_wait_seconds=1)
     await bursting.run_stages()
     assert await burst.providers([job]) == ["cloud"]
-    # jobs in the cloud are still handled, although no other may burst
+    # jobs already in the cloud are still handled, although no other job may burst
     await world.engine.catalogue.workflows.change(burst.workflow.slug, {"is_active": False})
     await world.engine.workers.workers.deregister(burst.cloud, reason="gone")
     wakeup.notify()

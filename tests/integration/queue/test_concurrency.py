@@ -1,4 +1,4 @@
-"""Many servers on one PostgreSQL: no job is leased twice or lost, and the order holds."""
+"""With many servers on one PostgreSQL, no job is leased twice or lost, and the order holds."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ async def world(postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncItera
 
 @asynccontextmanager
 async def start_servers(world: World) -> AsyncIterator[list[Engine]]:
-    """Engines that share only the databases."""
+    """Start engines that share only the databases."""
     clock = world.clock
     async with AsyncExitStack() as stack:
         yield [
@@ -74,8 +74,8 @@ async def test_every_job_is_leased_once_and_in_order(world: World, jobs: int) ->
     assert len(leases) == jobs
     assert set(leases.values()) == {1}
     assert sum(len(claimed) > 0 for claimed in claims) > 1
-    # Nothing is enqueued or requeued here, and another server leases a row that a poll skips. So no poll gets a row
-    # that precedes an earlier one.
+    # A poll skips a row only because another server is leasing it, and nothing is enqueued or requeued here. So the
+    # rows that one server gets are in order.
     for claimed in claims:
         order = [(-lease.dispatch.priority, lease.dispatch.rank, lease.dispatch_id) for lease in claimed]
         assert order == sorted(order)

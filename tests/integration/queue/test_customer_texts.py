@@ -1,4 +1,4 @@
-"""Users of an effect never read the words of operators, whatever their job ends with."""
+"""Users of an effect never see texts meant for operators, whatever the outcome of their job."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ OPERATOR_WORDS = re.compile(
     r"COMFYRELAY|ComfyUI|\bnodes?\b|\bmodels?\b|\bGPUs?\b|CUDA|worker|lease|shard|database|queue|dispatch|graph|workflow"
     r"|exception|traceback|safetensors|checkpoint|postgres|tensor|\b[A-Z]\w+[A-Z]\w+\b|_|/",
 )
-# The names of file types.
+# Names of file types.
 HARMLESS = re.compile(r"\b(PNG|JPEG|MP4)\b")
 CLASSES = [
     found
@@ -61,7 +61,7 @@ async def test_failed_job_says_what_happened_and_that_tokens_are_returned(world:
     page = await world.engine.jobs.views.history(job.tenant_id, job.id, after_seq=0, limit=50)
     events = [event.data for event in page.items]
     assert all(is_for_customers(str(data["error"])) for data in events if "error" in data)
-    # Operators find the raw text. If memory ran out, advice follows it.
+    # Operators see the raw text, followed by advice if memory ran out.
     assert (found.job.error_detail or "").startswith(error)
 
 
@@ -76,7 +76,7 @@ def test_every_error_has_a_sentence_for_customers(kind: type[ComfyRelayError], t
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_reason_to_wait_is_for_customers(reason: Reason) -> None:
+def test_wait_reason_is_written_for_customers(reason: Reason) -> None:
     texts = {Reason.PAUSED: "Paused.", Reason.HELD: "On hold.", Reason.QUEUE_PAUSED: "Your queue is paused."}
     raw = texts.get(reason, "No online worker has this workflow: CheckpointLoader is missing.")
     shown = waiting_for_customer(Waiting(reason=reason, text=raw)).text

@@ -1,4 +1,4 @@
-"""The progress of a job whose worker reports none is estimated from the last processing time of its effect."""
+"""If a worker reports no progress, it is estimated from the last processing time of the effect."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.both_databases
 
 @pytest.fixture
 async def desk(world: World) -> Desk:
-    """The last job of its effect took 100 seconds."""
+    """Return a desk with an effect whose last job took 100 seconds."""
     desk = await world.desk(concurrency=10)
     await complete_after(world, desk, 100)
     return desk
@@ -61,7 +61,7 @@ async def test_progress_is_estimated_on_every_page(world: World, desk: Desk) -> 
     assert await progress_everywhere(world, desk, job) == [estimated] * 5
     [slot] = [view.job for view in (await world.engine.workers.slots.page(limit=10)).items if view.job is not None]
     assert (slot.progress, slot.is_estimated, slot.expected_seconds) == (0.45, True, 50)
-    # It never ends before the job does.
+    # The estimate never reaches 100% before the job ends.
     await world.advance(10_000)
     await beat(world, leased)
     assert {progress["value"] for progress in await progress_everywhere(world, desk, job)} == {0.98}

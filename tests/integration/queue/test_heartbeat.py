@@ -62,7 +62,7 @@ class TestExtension:
         assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
 
-    async def test_heartbeat_is_no_transition(self, world: World, desk: Desk) -> None:
+    async def test_heartbeat_causes_no_state_transition(self, world: World, desk: Desk) -> None:
         job, leased = await desk.submit_and_lease()
         before = await world.dispatch(job)
         await beat(world, leased, progress={"step": 1})

@@ -1,4 +1,4 @@
-"""A failure that all items of a batch would share holds the batch, and one resume runs all of them."""
+"""A failure that all items of a batch would share holds the batch; one resume runs all of its items."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ from tests.support.full import full_only
 from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, Desk, World, submit_batch
 
 MISSING = "FancySampler (3): this node is not installed on the server"
-# Users run the server themselves, so that they read the words of ComfyUI.
+# Users run the server themselves, so they see ComfyUI's messages.
 OWNERS = Hooks(users_are_owners=True)
 HELD = f"On hold: one item failed, and the others would fail the same way. {MISSING}. Fix this, then resume."
 
@@ -258,7 +258,7 @@ async def test_crash_before_the_hold_fails_one_more_item(world: World, boundary:
 
 
 @pytest.mark.both_databases
-async def test_three_failures_in_a_row_for_the_same_reason_hold_the_batch(world: World) -> None:
+async def test_three_consecutive_failures_for_the_same_reason_hold_the_batch(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 6)
     for number in range(3):
@@ -323,7 +323,7 @@ async def test_item_that_ran_during_the_hold_counts_only_failures_after_the_resu
 
 
 @pytest.mark.parametrize(("verbs", "is_held"), [("fff", True), ("fcff", False), ("cfff", True)])
-async def test_equal_failures_of_one_settlement_count_each_other(world: World, verbs: str, is_held: bool) -> None:
+async def test_equal_failures_in_one_settlement_are_counted_together(world: World, verbs: str, is_held: bool) -> None:
     desk = await world.desk(concurrency=4)
     batch = await submit_batch(world, desk.user, desk.effect, 6)
     reports = [

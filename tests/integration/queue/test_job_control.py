@@ -1,4 +1,4 @@
-"""User requests about jobs: cancel, pause, resume, priority, order and retry."""
+"""Users can cancel, pause, resume, prioritize, move and retry jobs."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -91,12 +91,12 @@ class TestWaitingHeartbeat:
 
 
 async def status(world: World, job: JobRecord) -> tuple[str, str]:
-    """The state of the job in the tenant database and in the queue."""
+    """Return the state of the job in the tenant database and in the queue."""
     return (await world.job(job)).status, (await world.dispatch(job)).status
 
 
 async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, priority: int = 0) -> list[JobRecord]:
-    """Submit jobs one after the other."""
+    """Submit jobs one second apart."""
     submitted = []
     for _ in range(count):
         submitted.append(await desk.world.submit(user or desk.user, desk.effect, priority=priority))
@@ -114,7 +114,7 @@ async def queue_order(desk: Desk) -> list[str]:
 
 
 async def submit_and_crash(desk: Desk, **values: object) -> JobRecord:
-    """Accept a job and crash before it reaches the queue."""
+    """Submit a job and crash before it reaches the queue."""
     desk.world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await desk.submit(key="lost", **values)
@@ -336,7 +336,7 @@ async def test_finished_job_cannot_be_paused_or_resumed(world: World) -> None:
             await verb(world, job)
 
 
-async def test_resumed_job_has_its_old_position(world: World) -> None:
+async def test_resumed_job_keeps_its_position(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     await pause(world, jobs[0])
@@ -345,7 +345,7 @@ async def test_resumed_job_has_its_old_position(world: World) -> None:
     assert await queue_order(desk) == [job.id for job in jobs]
 
 
-async def test_interrupted_job_has_its_old_position_after_a_resume(world: World) -> None:
+async def test_interrupted_job_keeps_its_position_after_a_resume(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     leased = await world.lease(desk.worker)

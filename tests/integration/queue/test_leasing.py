@@ -1,4 +1,4 @@
-"""Leasing: which worker gets which job, when, and how often."""
+"""Leasing decides which worker gets which job, when, and how often."""
 
 import asyncio
 from collections.abc import Sequence
@@ -393,7 +393,7 @@ class TestPrefetch:
         idle = await world.worker(desk.fleet)
         assert await self.count_recalled(world, idle) == 1
         assert await stop_request(world, prefetched) == "release"
-        # it is requested once
+        # the recall is requested only once
         assert await self.count_recalled(world, idle) == 0
         assert await world.requeue(prefetched, "released") == "queued"
         leased = await world.lease(idle)
@@ -451,7 +451,7 @@ class TestPrefetch:
 
 
 class WarmDesk:
-    """A worker with two workflows, one of them warm."""
+    """A worker with two workflows, one of which is warm."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -553,7 +553,7 @@ class TestUnbuildablePayload:
         assert (dispatch.status, dispatch.last_error) == ("failed", "The job no longer exists.")
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert await desk.balance() == 1000
-        # Neither a repeated update nor the reconciler refunds it again.
+        # Neither a repeated update nor the reconciler refunds the job again.
         await self.repeat_end(world, job)
         assert (await world.engine.operations.reconciler.run(repair=True)).findings == []
         assert await desk.balance() == 1000
@@ -598,7 +598,7 @@ class TestUnbuildablePayload:
 class TestShardDown:
     @pytest.fixture
     async def shards(self, world: World) -> Desk:
-        """A desk whose user is in shard a; `world.users[1]` is in shard b."""
+        """Return a desk whose user is in shard a; `world.users[1]` is in shard b."""
         workflow = await world.workflow()
         effect = await world.effect(workflow)
         fleet = await world.fleet(workflow)
@@ -620,7 +620,7 @@ class TestShardDown:
         waits = []
         async with shard_down(world, "a"):
             for _ in range(4):
-                # forget that the shard is down
+                # make the engine forget that the shard is down
                 world.engine.databases._down_until.clear()
                 assert await world.lease(shards.worker) is None
                 wait = (await world.dispatch(job)).available_at - world.clock.now

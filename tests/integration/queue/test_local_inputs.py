@@ -1,4 +1,4 @@
-"""Local files are copied for jobs all or not at all."""
+"""Either all local input files of a request are copied, or none."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ async def test_every_file_is_copied_and_keeps_its_name(world: World, user: User,
     assert sorted(await read_objects(world)) == sorted(source.name.encode() for source in sources)
 
 
-async def test_oversized_file_is_refused_before_any_is_copied(world: World, user: User, tmp_path: Path) -> None:
+async def test_oversized_file_is_refused_before_any_file_is_copied(world: World, user: User, tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     with large.open("wb") as file:
         file.truncate(world.engine.settings.max_upload_bytes + 1)

@@ -25,7 +25,7 @@ Waiting = asyncio.Task[list[LeasedDispatch]]
 
 
 class LossyChannel(NotifyChannel):
-    """Every notification is lost."""
+    """A channel that loses every notification."""
 
     async def notify(self) -> None:
         return None
@@ -44,7 +44,7 @@ def make_polls(world: World, channel: NotifyChannel | None = None, *, tick_secon
 
 @pytest.fixture
 async def polls(world: World) -> AsyncIterator[Polls]:
-    """Polls without a tick, so that only a wakeup can help."""
+    """Yield polls that never tick, so only a wakeup can serve them."""
     polls = make_polls(world, tick_seconds=10 * LONG)
     yield polls
     await polls.stop()
@@ -52,7 +52,7 @@ async def polls(world: World) -> AsyncIterator[Polls]:
 
 @pytest.fixture
 async def ticking(world: World) -> AsyncIterator[Polls]:
-    """Polls that get no notification and check at their tick."""
+    """Yield polls that get no notifications and check only at each tick."""
     polls = make_polls(world, LossyChannel(), tick_seconds=0.1)
     yield polls
     await polls.stop()
@@ -60,13 +60,13 @@ async def ticking(world: World) -> AsyncIterator[Polls]:
 
 async def wait_until(condition: Any) -> None:
     async with asyncio.timeout(LONG):
-        # There is no signal for this, so poll at every turn of the loop.
+        # There is no signal for this, so check at every turn of the event loop.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def park(polls: Polls, workers: list[str], **values: Any) -> list[Waiting]:
-    """Park polls that have found nothing, in this order."""
+    """Park one poll for each worker, in this order, after it has found nothing."""
     before = polls.parked
     requests = [LeaseRequest(worker_id=worker, providers=["self_hosted"], **values) for worker in workers]
     waiting = [asyncio.create_task(polls.poll(request, wait_seconds=LONG)) for request in requests]
@@ -101,7 +101,7 @@ class TestAmongMany:
     async def test_job_goes_to_the_machine_of_a_scaled_fleet_that_was_busy_last(
         self, world: World, desk: Desk, polls: Polls, count: int
     ) -> None:
-        """The other machines stay idle, and can stop."""
+        """The other machines remain idle, so they can be stopped."""
         fleet = await world.engine.workers.fleets.change(
             stage=Stage.PRODUCTION, slug=desk.fleet, changes={"machines": {"provider": "command"}}
         )
@@ -280,7 +280,7 @@ async def test_poll_canceled_before_it_is_served_is_not_parked(
 
 
 class TestRepeatedPolls:
-    """A worker repeats an empty poll at once; the repeated poll is checked together with others."""
+    """A worker repeats an empty poll at once, and the repeated poll is checked together with other polls."""
 
     async def test_repeated_poll_runs_no_query_of_its_own(self, world: World, desk: Desk) -> None:
         request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])

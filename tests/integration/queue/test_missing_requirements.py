@@ -1,4 +1,4 @@
-"""Missing requirements are reported on submission, and a job is never leased to a worker without them."""
+"""Missing requirements are reported on submission; a job is leased only to a worker that may meet them."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ WITH_CHOICE: dict[str, Any] = {
 
 
 async def make_desk(world: World, *capabilities: dict[str, Any], **values: Any) -> Desk:
-    """One user, one effect, and a worker for each report; the first is the worker of the desk."""
+    """Return a desk with a worker for each report; the first one is its worker."""
     workflow = await world.workflow(**values)
     effect, fleet = await world.effect(workflow), await world.fleet(workflow)
     names = [await add_worker(world, fleet, report, name=f"gpu-{n}") for n, report in enumerate(capabilities, start=1)]
@@ -80,7 +80,7 @@ async def submit_refused(desk: Desk, **values: Any) -> MissingOnWorkers:
     return refused.value
 
 
-async def test_job_no_worker_can_run_is_refused_with_all_missing_requirements(world: World) -> None:
+async def test_job_that_no_worker_can_run_is_refused_with_all_missing_requirements(world: World) -> None:
     desk = await make_desk(world, {"node_types": ["Prompt"], "models": []})
     error = await submit_refused(desk)
     assert error.detail.startswith("The worker is missing the nodes CheckpointLoader, SaveVideo and the model " + MODEL)
@@ -120,7 +120,7 @@ async def test_worker_names_are_shown_only_to_callers_that_may_see_them(world: W
     ids=["no worker", "no report", "one without report", "one able", "no report on models"],
 )
 @pytest.mark.both_databases
-async def test_job_is_accepted_unless_every_worker_is_known_to_lack_something(
+async def test_job_is_accepted_unless_every_worker_is_known_to_lack_a_requirement(
     world: World, reports: Sequence[dict[str, Any]]
 ) -> None:
     desk = await make_desk(world, *reports)
@@ -147,7 +147,7 @@ async def test_waiting_job_is_not_leased_to_a_worker_with_missing_requirements(w
     assert (waiting.reason, waiting.text) == (Reason.MISSING, "Waiting for a worker with the node SaveVideo.")
 
 
-async def test_waiting_job_runs_when_a_worker_with_everything_registers(world: World) -> None:
+async def test_waiting_job_runs_when_a_worker_with_all_requirements_registers(world: World) -> None:
     desk = await make_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await add_worker(world, desk.fleet, ALL, name="gpu-2")
@@ -205,7 +205,7 @@ async def test_chosen_model_is_a_requirement(world: World) -> None:
     assert batch.counts == {"queued": 2}
     await world.lease("gpu-1")
     await world.advance(1)
-    # the waiting job does not block the jobs behind it
+    # the waiting job does not block later jobs
     assert len(await world.leases("gpu-1", 5, max_concurrency=5)) == 1
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.queue.ai_job_dispatches.c.status))).scalars().all()
@@ -250,7 +250,7 @@ async def test_adding_a_workflow_reports_its_missing_requirements(world: World) 
     assert missing.text == "The worker is missing the node SaveVideo."
     await report_capabilities(world, "gpu-1", ALL)
     assert await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True) is None
-    # a check stores nothing: the workflow may never have a job
+    # the check stores nothing, because the workflow may never have a job
     assert await count_requirements(world) == 0
 
 

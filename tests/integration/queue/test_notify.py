@@ -23,7 +23,7 @@ LONG = PATIENCE_SECONDS
 
 
 class LossyChannel(NotifyChannel):
-    """Every notification is lost."""
+    """A channel that loses every notification."""
 
     async def notify(self) -> None:
         return None
@@ -42,13 +42,13 @@ def poll(polls: Polls, worker: str, *, wait_seconds: float = LONG) -> "asyncio.T
 async def wait_until_parked(polls: Polls, count: int = 1) -> None:
     """Wait until this many polls have found nothing and are parked."""
     async with asyncio.timeout(LONG):
-        # There is no signal for a parked poll, so poll at every turn of the loop.
+        # There is no signal for a parked poll, so check at every turn of the event loop.
         while polls.parked < count or polls._new or polls._watcher is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 def make_polls(engine: Engine, channel: NotifyChannel | None = None, *, tick_seconds: float = 10 * LONG) -> Polls:
-    """By default no tick happens, so that only a wakeup can help."""
+    """Return polls that by default never tick, so only a wakeup can serve them."""
     channel = channel or engine.notify_channel
     return Polls(engine.queue.leasing, engine.queue.demand, engine.queue.settle, channel, tick_seconds=tick_seconds)
 
@@ -215,7 +215,7 @@ class TestDisconnectedPolls:
 
 
 class TestNotifyChannel:
-    async def test_notifications_before_a_wait_wake_it_once(self) -> None:
+    async def test_pending_notifications_end_one_wait(self) -> None:
         notify_channel = NotifyChannel()
         await notify_channel.notify()
         await notify_channel.notify()
@@ -243,7 +243,7 @@ async def listen(dsn: str) -> AsyncIterator[PostgresNotifyChannel]:
     try:
         async with asyncio.timeout(LONG):
             await notify_channel.listening.wait()
-        # every new connection causes one wakeup
+        # each new connection causes one wakeup
         assert await notify_channel.wait(LONG)
         yield notify_channel
     finally:
@@ -251,7 +251,7 @@ async def listen(dsn: str) -> AsyncIterator[PostgresNotifyChannel]:
 
 
 class TestPostgresNotifyChannel:
-    async def test_job_submitted_to_one_server_wakes_a_poll_parked_at_another(self, postgres_world: World) -> None:
+    async def test_job_submitted_to_one_server_wakes_a_poll_parked_on_another(self, postgres_world: World) -> None:
         world, clock = postgres_world, postgres_world.clock
         desk = await world.desk()
         dsn = world.engine.databases.central.dsn

@@ -1,4 +1,4 @@
-"""A job that ran out of memory is tried on each other worker, and the worker, its GPU's size or the job is blamed."""
+"""A job that ran out of memory is tried on other workers, to learn whether a worker, its GPU size or the job fails."""
 
 import pytest
 
@@ -29,7 +29,7 @@ async def run_out_of_memory(world: World, worker: str, gib: float) -> str:
 
 @pytest.fixture
 async def desk(world: World) -> Desk:
-    """Its worker has a GPU of 8 GiB. Users run the server themselves, so that they read the words of ComfyUI."""
+    """Return a desk with an 8 GiB GPU, whose users run the server themselves and so see ComfyUI's messages."""
     await world.restart(Hooks(users_are_owners=True))
     desk = await world.desk(concurrency=10)
     await report_gpu(world, desk.worker, 8)
@@ -52,7 +52,7 @@ async def test_out_of_memory_job_is_requeued_for_a_larger_gpu(world: World, desk
     assert await world.lease(desk.worker) is None
     leased = await world.lease(large)
     assert leased is not None
-    # a worker with GPUs of several sizes needs this to choose
+    # a worker with GPUs of several sizes needs this to choose one
     assert leased.ran_out_bytes == 8 * GIB
     await world.complete(leased)
     assert (await world.job(job)).status == "completed"
@@ -90,7 +90,7 @@ async def test_sick_worker_is_blocked_and_its_jobs_complete_elsewhere(world: Wor
     await report_gpu(world, healthy, 8)
     jobs = [await desk.submit() for _ in range(4)]
     assert await run_out_of_memory(world, desk.worker, 8) == "queued"
-    # It gets neither this job nor the others of the workflow.
+    # The sick worker gets neither this job nor others of the workflow.
     assert await world.lease(desk.worker) is None
     for leased in await world.leases(healthy, 10):
         await world.complete(leased)
@@ -108,7 +108,7 @@ async def test_sick_worker_is_blocked_and_its_jobs_complete_elsewhere(world: Wor
 
 
 async def test_sick_worker_is_blamed_before_a_larger_gpu_is_used_for_all(world: World, desk: Desk, large: str) -> None:
-    """An equal GPU shows that the size is not the cause, so it keeps getting jobs of the workflow."""
+    """A success on an equal GPU shows that the size is not the cause, so that GPU keeps getting these jobs."""
     healthy = await world.worker(desk.fleet)
     await report_gpu(world, healthy, 8)
     await desk.submit()
@@ -122,7 +122,7 @@ async def test_sick_worker_is_blamed_before_a_larger_gpu_is_used_for_all(world: 
     assert await world.lease(healthy) is not None
 
 
-async def test_job_that_fits_nowhere_unblocks_the_workers_that_it_was_tried_on(world: World, desk: Desk) -> None:
+async def test_job_that_fits_nowhere_unblocks_the_workers_that_tried_it(world: World, desk: Desk) -> None:
     other = await world.worker(desk.fleet, concurrency=10)
     await report_gpu(world, other, 8)
     job = await desk.submit()
@@ -163,7 +163,7 @@ async def test_smaller_gpu_is_tried_only_if_it_has_completed_the_workflow(world:
 
 
 async def test_job_never_runs_twice_on_a_worker_that_ran_out_of_memory(world: World, desk: Desk) -> None:
-    """Not even after the block of the worker has ended."""
+    """This also holds after the block of the worker has ended."""
     other = await world.worker(desk.fleet)
     await report_gpu(world, other, 8)
     job = await desk.submit()
@@ -185,7 +185,7 @@ async def test_job_waits_for_an_absent_worker_that_can_run_it_and_then_fails(wor
     waiting = await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
     assert waiting.reason is Reason.MEMORY
     assert waiting.text == "Waiting for another worker: the job ran out of memory on a GPU of 8 GiB."
-    # After a pause, such as an outage of the server, workers get time to come back.
+    # After a break, such as an outage of the server, workers get time to return.
     await world.engine.queue.reaper.run_once()
     await world.advance(601)
     await world.engine.queue.reaper.run_once()
@@ -200,7 +200,7 @@ async def test_job_waits_for_an_absent_worker_that_can_run_it_and_then_fails(wor
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
 
-async def test_worker_without_codes_is_recognised_by_its_error_message(world: World, desk: Desk) -> None:
+async def test_out_of_memory_without_a_code_is_recognized_by_the_message(world: World, desk: Desk) -> None:
     """The original worker reports neither a fault nor its GPU."""
     other = await world.worker(desk.fleet)
     job = await desk.submit()
@@ -215,7 +215,7 @@ async def test_worker_without_codes_is_recognised_by_its_error_message(world: Wo
     assert "every GPU that can run it: 8 GiB, unknown size." in ((await world.job(job)).error_message or "")
 
 
-async def test_sick_worker_is_blocked_even_if_the_healthy_one_is_away(world: World, desk: Desk) -> None:
+async def test_sick_worker_is_blocked_even_if_the_healthy_worker_is_absent(world: World, desk: Desk) -> None:
     healthy = await world.worker(desk.fleet)
     await report_gpu(world, healthy, 8)
     await desk.submit()
@@ -248,7 +248,7 @@ async def test_later_jobs_of_the_workflow_skip_the_small_gpu(world: World, desk:
 async def test_small_gpu_is_used_if_no_larger_one_is_available(
     world: World, desk: Desk, large: str, absence: str
 ) -> None:
-    """The larger GPU may never return."""
+    """A worker with a larger GPU may never return."""
     first = await desk.submit()
     await run_out_of_memory(world, desk.worker, 8)
     later = await desk.submit()
@@ -279,7 +279,7 @@ async def test_other_workflows_still_run_on_the_small_gpu(world: World, desk: De
     assert leased.ran_out_bytes is None
 
 
-async def test_worker_without_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
+async def test_worker_without_the_workflow_does_not_count_as_a_larger_gpu(world: World, desk: Desk) -> None:
     elsewhere = await world.worker(await world.fleet(await world.workflow()))
     await report_gpu(world, elsewhere, 80)
     await desk.submit()
@@ -310,7 +310,7 @@ async def test_pinned_job_does_not_wait_for_a_larger_gpu(world: World, desk: Des
     job = await desk.submit(only_worker=desk.worker)
     assert await run_out_of_memory(world, desk.worker, 8) == "failed"
     assert ((await world.job(job)).error_message or "").startswith(TEXT)
-    # unlike other jobs, a pinned job may run there again
+    # unlike other jobs, a pinned job may run on this worker again
     pinned, other = await desk.submit(only_worker=desk.worker), await desk.submit()
     waiting = await world.engine.queue.wait_reasons.of_job(pinned.tenant_id, pinned.id)
     assert waiting.reason is not Reason.MEMORY

@@ -1,4 +1,4 @@
-"""Calls about thousands of jobs let other callers run in between."""
+"""Calls that handle thousands of jobs let other callers run in between."""
 
 import asyncio
 import inspect
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Counts Python calls on the event loop, by function, in its busiest turn."""
+    """Count Python calls by function in the busiest turn of the event loop."""
 
     def __init__(self) -> None:
         self.busiest: Counter[str] = Counter()
@@ -57,7 +57,7 @@ class Turns:
 
 
 async def busiest_turns(world: World, items: int) -> dict[str, Counter[str]]:
-    """Submit a batch, pause it, run it again and cancel it; returns the busiest turn of each call."""
+    """Submit, pause, rerun and cancel a batch; return the busiest turn of each call."""
     user, effect = await world.user(tokens=10 * items), await world.effect(cost=1)
     found: dict[str, Counter[str]] = {}
 
@@ -81,7 +81,7 @@ async def test_turn_of_the_loop_has_a_limited_number_of_calls(world: World) -> N
     # the first calls compile statements
     await busiest_turns(world, 1)
     for name, turn in (await busiest_turns(world, MANY)).items():
-        # measured: 5,000; without pauses 40,000. About three calls per item are not paced: SQLite's clock function.
+        # measured: 5,000, or 40,000 without pauses. About three calls per item are not paced: SQLite's clock function.
         assert turn.total() < MAX_CALLS, (name, turn.most_common(5))
 
 

@@ -1,4 +1,4 @@
-"""The pause of a tenant's queue: it holds all queued jobs, also those added later, until the queue is resumed."""
+"""A paused queue holds all of a tenant's queued jobs, including those added later, until it is resumed."""
 
 import asyncio
 
@@ -76,7 +76,7 @@ class TestHeldJobs:
             assert leased.dispatch.tenant_job_id == job.id
             await world.complete(leased)
 
-    async def test_pause_holds_the_jobs_of_one_tenant_only(self, world: World, desk: Desk) -> None:
+    async def test_pause_holds_only_the_jobs_of_one_tenant(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await pause(world, desk)
         other = await world.submit(await world.user(), desk.effect)
@@ -154,7 +154,7 @@ class TestLeases:
         assert await world.complete(leased) == "completed"
         assert (await world.job(job)).status == "completed"
 
-    async def test_paused_job_is_interrupted_though_the_queue_is_resumed(self, world: World, desk: Desk) -> None:
+    async def test_paused_job_is_interrupted_even_if_the_queue_is_resumed(self, world: World, desk: Desk) -> None:
         job, leased = await desk.submit_and_lease()
         await pause(world, desk, PauseMode.NOW)
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
@@ -187,7 +187,7 @@ async def test_resume_wakes_parked_polls(world: World, desk: Desk) -> None:
     await pause(world, desk)
     job = await desk.submit()
     polls = world.engine.queue.polls
-    # Only a wakeup can find the job.
+    # Only a wakeup can serve the poll.
     polls._tick_seconds = 10 * PATIENCE_SECONDS
     request = LeaseRequest(worker_id=desk.worker, providers=("self_hosted",))
     parked = asyncio.create_task(polls.poll(request, wait_seconds=10 * PATIENCE_SECONDS))
@@ -199,7 +199,7 @@ async def test_resume_wakes_parked_polls(world: World, desk: Desk) -> None:
 
 
 class TestExplanations:
-    async def test_held_jobs_say_that_the_queue_is_paused_and_what_it_holds(self, world: World, desk: Desk) -> None:
+    async def test_wait_reason_of_held_jobs_counts_the_jobs_of_the_paused_queue(self, world: World, desk: Desk) -> None:
         _, running = await desk.submit_and_lease()
         prefetched = await desk.submit()
         assert await world.lease(desk.worker, prefetch=1) is not None
@@ -213,13 +213,15 @@ class TestExplanations:
         waiting = await world.engine.queue.wait_reasons.of_job(queued.tenant_id, queued.id)
         assert waiting.reason is not Reason.QUEUE_PAUSED
 
-    async def test_paused_job_of_a_paused_queue_says_that_it_is_paused_itself(self, world: World, desk: Desk) -> None:
+    async def test_wait_reason_of_a_paused_job_in_a_paused_queue_is_its_own_pause(
+        self, world: World, desk: Desk
+    ) -> None:
         job = await desk.submit()
         await world.engine.queue.control.pause(job.tenant_id, job.id)
         await pause(world, desk)
         assert (await wait_text(world, job))[0] == Reason.PAUSED
 
-    async def test_held_jobs_of_others_are_not_ahead(self, world: World, desk: Desk) -> None:
+    async def test_held_jobs_of_other_tenants_are_not_counted_ahead(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await pause(world, desk)
         job = await world.submit(await world.user(), desk.effect)

@@ -1,4 +1,4 @@
-"""Leases of silent workers expire, so no job stays leased for ever."""
+"""Leases of silent workers expire, so no job remains leased forever."""
 
 import asyncio
 from typing import Any
@@ -47,7 +47,7 @@ async def test_uncontended_lease_ends_exactly_after_the_grace_period(world: Worl
 
 
 class TestLateLease:
-    """A late lease stays valid until a worker waits that could run the job."""
+    """A late lease remains valid until a worker that could run the job waits for one."""
 
     async def test_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
         job, leased = await desk.submit_and_lease()
@@ -158,7 +158,7 @@ class TestDeadWorker:
         assert await world.complete(again) == "completed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
-    async def test_worker_that_returns_gets_back_a_job_that_nobody_started(self, world: World, desk: Desk) -> None:
+    async def test_returning_worker_gets_back_a_job_that_no_worker_started(self, world: World, desk: Desk) -> None:
         job, leased = await lease_with_heartbeats(world, desk)
         assert await reap_for_seconds(world, 100) == 1
         assert (await world.job(job)).status == "queued"
@@ -168,16 +168,14 @@ class TestDeadWorker:
         assert (dispatch.status, dispatch.epoch, dispatch.attempts) == ("leased", 1, 1)
         assert (await world.job(job)).status == "processing"
         assert [attempt.outcome for attempt in await world.attempts(job)] == [None]
-        # It has its full time again, and nobody else gets the job.
+        # The revived lease has its full time again, and no other worker gets the job.
         assert await world.lease(await world.worker(desk.fleet)) is None
         assert await world.complete(leased) == "completed"
         assert [attempt.outcome for attempt in await world.attempts(job)] == ["completed"]
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
     @pytest.mark.parametrize("since", ["leased", "requeued", "canceled", "paused", "of another worker"])
-    async def test_lost_lease_is_not_revived_after_anything_happened_to_the_job(
-        self, world: World, desk: Desk, since: str
-    ) -> None:
+    async def test_lost_lease_is_not_revived_after_the_job_changed(self, world: World, desk: Desk, since: str) -> None:
         job, leased = await lease_with_heartbeats(world, desk)
         assert await reap_for_seconds(world, 100) == 1
         if since in {"leased", "requeued"}:
@@ -213,12 +211,12 @@ class TestDeadWorker:
                 await world.engine.queue.heartbeats.beat(beat)
         assert await world.complete(leased) == "completed"
 
-    async def test_worker_of_the_first_protocol_may_send_no_heartbeats(self, world: World, desk: Desk) -> None:
+    async def test_worker_of_protocol_1_is_not_reaped_for_missing_heartbeats(self, world: World, desk: Desk) -> None:
         _, leased = await desk.submit_and_lease()
         assert await reap_for_seconds(world, 890) == 0
         assert await world.complete(leased) == "completed"
 
-    async def test_silence_during_an_outage_of_the_server_does_not_count(self, world: World, desk: Desk) -> None:
+    async def test_silence_during_a_server_outage_does_not_count(self, world: World, desk: Desk) -> None:
         _, leased = await lease_with_heartbeats(world, desk)
         await reap_for_seconds(world, 60)
         await world.advance(200)
@@ -235,7 +233,7 @@ class TestDeadWorker:
 
 
 async def lease_with_heartbeats(world: World, desk: Desk) -> tuple[JobRecord, LeasedDispatch]:
-    """Lease a job to a worker of the second protocol."""
+    """Lease a job to a worker of protocol version 2."""
     await world.engine.workers.workers.register(worker_id="gpu-1", fleet_slug=desk.fleet, protocol=2)
     job = await desk.submit()
     leased = await world.lease("gpu-1")
@@ -260,7 +258,7 @@ async def reap_for_seconds(world: World, seconds: int) -> int:
 
 
 async def reap_for(world: World, worker: str, *, waits: bool = True, **values: Any) -> int:
-    """Reap while this worker waits for a job, or just after its empty poll."""
+    """Run the reaper while this worker waits for a job, or just after its empty poll."""
     request = LeaseRequest(worker_id=worker, **{"providers": [Provider.SELF_HOSTED], **values})
     polls = world.engine.queue.polls
     polling = asyncio.create_task(polls.poll(request, wait_seconds=PATIENCE_SECONDS if waits else 0))
@@ -365,6 +363,6 @@ async def test_revived_lease_is_not_completed_without_its_outputs(world: World, 
     with pytest.raises(LeaseLost):
         await world.engine.queue.settle.report(report)
     assert (await world.dispatch(job)).status == "leased"
-    # A second call about a revived lease finds it.
+    # Reviving an already revived lease succeeds.
     assert await revive(world, leased)
     assert await world.complete(leased) == "completed"

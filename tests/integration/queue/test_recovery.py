@@ -1,4 +1,4 @@
-"""Steps interrupted by a crash are finished, and one that cannot be finished does not block others."""
+"""Recovery finishes steps interrupted by a crash; a step that cannot be finished does not block others."""
 
 from typing import Any
 

@@ -84,7 +84,7 @@ async def test_repeated_request_copies_nothing(world: World, desk: Desk, monkeyp
     monkeypatch.setattr(world.engine.objects, "copy", note_copy)
     assert (await desk.submit(key="again", reuse=True)).id == reused.id
     assert copied == []
-    # Another request does copy.
+    # A request with another key does copy.
     await desk.submit(key="other", reuse=True)
     assert copied
 
@@ -100,7 +100,7 @@ async def test_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(worl
     assert await world.transactions(job) == {"JOB_RESERVE": 0, "JOB_CONSUME": 0}
     assert await desk.balance() == 990
     assert await world.events(job) == ["job:queued", "job:completed"]
-    # it is never queued
+    # the reused job is never queued
     assert await world.count() == 1
     assert await world.lease(desk.worker) is None
     copy, original = await output_of(world, job), await output_of(world, first)
@@ -122,7 +122,7 @@ async def test_job_with_another_prompt_graph_or_tenant_runs(world: World, desk: 
     elif other == "graph":
         effect = await world.effect(await world.workflow(graph={"1": {"class_type": "Other", "inputs": {}}}))
     else:
-        # in the same database
+        # another tenant in the same database
         user = await world.user(shard=await world.engine.databases.shard_name_of(desk.user.tenant_id))
     job = await world.submit(user, effect, reuse=True, **values)
     assert (job.status, job.reused_from) == ("queued", None)
@@ -179,7 +179,7 @@ async def test_copy_outlives_the_original(world: World, desk: Desk) -> None:
     assert (await desk.submit(reuse=True)).reused_from == second.id
 
 
-async def test_concurrent_equal_jobs_have_a_copy_each(world: World, desk: Desk) -> None:
+async def test_concurrent_equal_jobs_get_separate_copies(world: World, desk: Desk) -> None:
     first = await run_job(world, desk)
     jobs = await asyncio.gather(*(desk.submit(reuse=True) for _ in range(5)))
     assert {job.reused_from for job in jobs} <= {first.id, *(job.id for job in jobs)}

@@ -1,4 +1,4 @@
-"""The final report of a worker has one effect, and only with the current lease."""
+"""The final report of a worker takes effect once, and only with the current lease."""
 
 import asyncio
 import json
@@ -230,7 +230,7 @@ class TestFail:
         assert second is not None
         assert (second.dispatch.attempts, second.dispatch.epoch) == (1, 2)
 
-    async def test_user_gets_a_sentence_and_the_operator_the_raw_error(self, world: World, desk: Desk) -> None:
+    async def test_user_sees_a_sentence_and_operators_see_the_raw_error(self, world: World, desk: Desk) -> None:
         raw = json.dumps({"exception_message": "Cannot read /srv/comfy/models/secret.safetensors", "node": 4})
         job, leased = await desk.submit_and_lease()
         await world.fail(leased, error=raw)
@@ -264,7 +264,7 @@ class TestRequeue:
         (attempt,) = await world.attempts(job)
         assert (attempt.number, attempt.outcome, attempt.error) == (1, "requeued", "spot_interruption")
 
-    async def test_job_may_be_requeued_for_ever(self, world: World, desk: Desk) -> None:
+    async def test_number_of_requeues_is_unlimited(self, world: World, desk: Desk) -> None:
         job, leased = await desk.submit_and_lease()
         for epoch in range(2, 7):
             await world.requeue(leased)
@@ -403,7 +403,7 @@ class TestOutboxEntries:
     async def undelivered(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> tuple[JobRecord, str, OutboxEntry, OutboxEntry]:
-        """A job that started and completed while its shard was unreachable, its shard, and the two entries."""
+        """Return a job that started and completed while its shard was unreachable, the shard, and both entries."""
         job = await desk.submit()
         shard = await world.engine.databases.shard_name_of(job.tenant_id)
 
@@ -437,7 +437,7 @@ class TestOutboxEntries:
         assert len(await world.engine.outbox.applier.apply(shard, [completed, started])) == 2
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
 
-    async def test_doubled_entries_are_applied_once(
+    async def test_duplicate_entries_are_applied_once(
         self, world: World, desk: Desk, undelivered: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = undelivered

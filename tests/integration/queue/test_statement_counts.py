@@ -1,4 +1,4 @@
-"""Statements per submission, lease, completion and idle pass. A slower design shows here before it shows in a bench."""
+"""Limit the statements per submission, lease, completion and idle pass: a slower design fails here first."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ EXPECTED = {
     "postgresql": ({"central": 3, "a": 6}, {"central": 7, "a": 5}, {"central": 5, "a": 4}),
 }
 IDLE_SECONDS = 8
-# Statements of the central database while polls are parked. A busy machine makes them fewer.
+# Statements on the central database while polls are parked; a busy machine runs fewer.
 MAX_IDLE = {"sqlite": 30, "postgresql": 16}
 
 

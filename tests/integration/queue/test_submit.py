@@ -61,7 +61,7 @@ GRAPH = {
     "3": {"class_type": "Overlay", "inputs": {"image": "{{LOGO}}", "video": "{{INPUT}}"}},
 }
 
-# NUL and an unpaired surrogate.
+# NUL and an unpaired surrogate
 UNSTORABLE = ("a\x00b", "half an emoji \ud83d")
 PROMPTS = (
     "she said \"hi\", and 'bye'",
@@ -82,7 +82,7 @@ async def make_desk(
     cost: int = 10,
     tokens: int = 1000,
 ) -> Desk:
-    """One user, one effect with these properties, and one worker that may run it."""
+    """Return a desk whose workflow has these properties."""
     workflow = await world.workflow(graph=GRAPH, properties=properties)
     fleet = await world.fleet(workflow)
     return Desk(
@@ -101,7 +101,7 @@ async def submit_and_lease(desk: Desk, **values: Any) -> LeasedDispatch:
 
 
 async def submit_refused(desk: Desk, **values: Any) -> dict[str, str]:
-    """Submit a job that must be refused without effect, and return the errors by field."""
+    """Check that a submission is refused without side effects; return the errors by field."""
     before = await desk.balance()
     with pytest.raises(InvalidInput) as refused:
         await desk.submit(**values)
@@ -264,7 +264,7 @@ async def test_primary_input_is_named_by_file_id(world: World) -> None:
     asset = leased.payload.primary_input
     assert asset is not None
     assert (asset.key, asset.placeholder, asset.type) == ("clip", "{{INPUT}}", "video")
-    # without a hash, workers do not share this private file
+    # the hash is omitted, so workers do not share this private file
     assert (asset.disk, asset.content_hash, asset.is_primary_input) == ("objects", None, True)
     assert asset.path.startswith("uploads/")
     assert leased.graph["3"]["inputs"]["video"] == "{{INPUT}}"
@@ -467,7 +467,7 @@ async def test_effect_of_a_disabled_workflow_is_refused(world: World) -> None:
     assert await desk.balance() == 1000
 
 
-async def test_submission_names_either_an_effect_or_a_workflow(world: World) -> None:
+async def test_submission_must_name_either_an_effect_or_a_workflow(world: World) -> None:
     user = await world.user()
     for request in (request_for(user), request_for(user, effect_id=1, workflow_slug="one")):
         with pytest.raises(InvalidInput):
@@ -572,7 +572,7 @@ async def test_job_is_accepted_while_the_queue_is_unavailable(world: World) -> N
 
 
 async def test_queued_submissions_leave_the_outbox_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # no removal before the deliveries are idle
+    # prevent removals before the deliveries are idle
     monkeypatch.setattr("comfyrelay.services.outbox.delivery.REMOVAL_SECONDS", PATIENCE_SECONDS)
     desk = await world.desk()
     steps: list[str] = []
@@ -610,7 +610,7 @@ async def test_submission_stuck_in_the_outbox_creates_no_second_dispatch(world: 
 async def test_late_removal_from_the_outbox_affects_no_other_submission(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recovery removes the entry first, so its id must not be reused by the next submission."""
+    """Recovery removes the entry first, so the next submission must not reuse the id of that entry."""
     monkeypatch.setattr("comfyrelay.services.outbox.delivery.REMOVAL_SECONDS", PATIENCE_SECONDS)
     desk = await world.desk()
     await desk.submit()

@@ -1,4 +1,4 @@
-"""Every waiting job has one reason that a user understands."""
+"""Every waiting job has exactly one reason, which a user understands."""
 
 import contextlib
 from datetime import timedelta
@@ -18,7 +18,7 @@ async def wait_reason(world: World, job: JobRecord) -> Waiting:
 
 
 async def keep_busy(desk: Desk, *, seconds: float | None = None) -> None:
-    """Lease a job; with `seconds`, complete another of that duration first."""
+    """Lease a job; with `seconds`, first complete a job of that duration."""
     if seconds is not None:
         _, leased = await desk.submit_and_lease()
         await desk.world.advance(seconds)
@@ -95,7 +95,7 @@ async def test_busy_reason_has_position_and_expected_start(world: World) -> None
     waiting = [await wait_reason(world, job) for job in jobs]
     assert [reason.reason for reason in waiting] == [Reason.BUSY] * 3
     assert [reason.position for reason in waiting] == [1, 2, 3]
-    # The running job has 27 of its usual 30 s left.
+    # Of the usual 30 s, 27 s are left for the running job.
     assert [reason.expected_start_seconds for reason in waiting] == [27, 57, 87]
     assert waiting[1].text == "Position 2. The worker is busy. Expected to start in about 57 s."
 
@@ -216,7 +216,7 @@ async def test_prefetched_job_starts_after_the_running_job(world: World) -> None
 @pytest.mark.both_databases
 class TestBatchAndJobBehindIt:
     async def durations(self, world: World, *seconds: float) -> list[Desk]:
-        """Workflows on one worker that usually take these seconds."""
+        """Return desks that share a worker and whose workflows usually take this many seconds."""
         workflows = [await world.workflow() for _ in seconds]
         fleet = await world.fleet(*workflows)
         worker, user = await world.worker(fleet), await world.user()
@@ -227,7 +227,7 @@ class TestBatchAndJobBehindIt:
             _, leased = await desks[-1].submit_and_lease()
             await world.advance(usual)
             await world.complete(leased)
-        # It was silent for longer than an online worker is.
+        # The worker was silent for too long to count as online.
         await world.engine.workers.workers.record_seen([worker])
         return desks
 
@@ -241,13 +241,13 @@ class TestBatchAndJobBehindIt:
         behind, last = await fast.submit(), await fast.submit()
         await world.advance(59)
         state = await world.engine.jobs.batches.state(slow.user.tenant_id, batch.id)
-        # 540 s are left of the first item.
+        # The first item has 540 s left.
         assert state.expected_seconds == 540 + 2 * 600
         waiting = [await wait_reason(world, job) for job in (behind, last)]
         assert [found.expected_start_seconds for found in waiting] == [1740, 1750]
         # The prefetched item is at position 1, and the last item at position 2.
         assert [found.position for found in waiting] == [3, 4]
-        # Explained together or alone, the estimates are the same.
+        # The estimates are the same for several jobs as for each job alone.
         together = await world.engine.queue.wait_reasons.of_jobs(behind.tenant_id, [behind.id, last.id])
         assert [together[job.id] for job in (behind, last)] == waiting
         entries = (await world.engine.jobs.units.page(slow.user.tenant_id, UnitFilter(), limit=10)).items

@@ -1,4 +1,4 @@
-"""A worker that fails on a workflow is temporarily blocked for that workflow only."""
+"""A worker that fails on a workflow is blocked temporarily, and only for that workflow."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -104,7 +104,7 @@ async def test_block_does_not_cover_other_workflows_of_the_worker(world: World) 
     assert leased.dispatch.tenant_job_id == job.id
 
 
-async def test_success_lifts_the_block_and_is_recorded(world: World) -> None:
+async def test_success_ends_the_block_and_is_recorded(world: World) -> None:
     desk = await world.desk(concurrency=2)
     await desk.submit()
     await desk.submit()
@@ -130,7 +130,7 @@ class TestThreeFailuresBeforeABlock:
         async with open_world(backend, tmp_path, max_failures_before_block=3, max_attempts=10) as world:
             yield world
 
-    async def test_third_failure_blocks(self, world: World) -> None:
+    async def test_third_failure_blocks_the_worker(self, world: World) -> None:
         desk = await world.desk()
         await desk.submit()
         for _ in range(3):

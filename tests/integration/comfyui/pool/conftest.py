@@ -16,7 +16,7 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def pool(simulator: Simulator) -> AsyncIterator[WorkflowPool]:
-    """A pool with one server, "a"."""
+    """Yield a pool with one server, "a"."""
     async with ready_pool(simulator) as pool:
         yield pool
 

@@ -1,4 +1,4 @@
-"""The next job waits in ComfyUI's own queue while a short one runs there; nothing else changes."""
+"""The next job waits in ComfyUI's own queue while a short job runs there; nothing else changes."""
 
 import httpx
 import pytest
@@ -12,21 +12,21 @@ LONG = 60.0
 
 
 async def prompts(simulator: Simulator) -> tuple[int, int]:
-    """Return how many prompts ComfyUI runs, and how many wait there."""
+    """Return the numbers of running and pending prompts in ComfyUI."""
     async with httpx.AsyncClient(base_url=simulator.url) as http:
         queue = (await http.get("/queue")).json()
     return len(queue["queue_running"]), len(queue["queue_pending"])
 
 
 async def start_blocked_job(pool: WorkflowPool, color: int = 1) -> PoolJob:
-    """Start a job that keeps running until its simulator releases it."""
+    """Start a job that runs until the test ends the simulator's `Stuck` fault."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     await until(job.events(), JobStarted)
     return job
 
 
 async def enqueue_next_job(pool: WorkflowPool, color: int = 2) -> PoolJob:
-    """Return the next job, once it waits on the server."""
+    """Enqueue a job; return it once it waits on the server."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     accepted = await until(job.events(), JobAccepted)
     assert accepted.position == 1
@@ -42,7 +42,7 @@ async def test_next_job_waits_in_the_server_queue_during_a_run(simulator: Simula
             await enqueue_next_job(pool),
             await pool.enqueue(invert(3)),
         )
-        # Only one job is sent ahead, so that urgent jobs can pass the rest.
+        # Only one job is sent ahead, so urgent jobs can pass the rest.
         assert await prompts(simulator) == (1, 1)
         assert third.status is PoolJobStatus.QUEUED
         stuck.end()
@@ -65,7 +65,7 @@ async def test_unknown_or_long_job_is_not_sent_ahead(simulator: Simulator) -> No
             await job
 
 
-async def test_prefetch_does_not_pass_the_next_job_in_line(simulator: Simulator) -> None:
+async def test_prefetch_does_not_pass_the_next_job_in_the_queue(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -108,7 +108,7 @@ async def test_paused_server_gets_no_job_ahead(simulator: Simulator) -> None:
         await second
 
 
-async def test_restarted_server_costs_its_waiting_job_no_attempt(simulator: Simulator) -> None:
+async def test_server_restart_costs_the_waiting_job_no_attempt(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG, failover=SmartFailover(cooldown_seconds=0)) as pool:
         await pool.run(invert(0))
         simulator.misbehave(Slow(class_type="EmptyImage", seconds=PATIENCE_SECONDS, steps=1000, times=1))

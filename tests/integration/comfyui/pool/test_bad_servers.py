@@ -1,4 +1,4 @@
-"""Servers that lack capabilities of others, or that do not release a run."""
+"""Some servers lack models of other servers, or never end a run."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def test_server_with_a_stuck_run_gets_no_other_job(simulator: Simulator) -
         )
         with pytest.raises(Exception, match="no progress"):
             await first
-        # Another workflow, which is not blocked there.
+        # Another workflow, which is not blocked on this server.
         jobs = [await pool.enqueue(plain(color), preferred_clients=["stuck"]) for color in range(4)]
         await asyncio.gather(*jobs)
         assert {job.client_id for job in jobs} == {"fine"}
@@ -56,7 +56,7 @@ async def test_job_runs_on_the_only_server_with_its_model() -> None:
             assert job.client_id == d.url
 
 
-async def test_server_may_be_added_before_the_pool_is_opened_but_not_after_it_is_closed(simulator: Simulator) -> None:
+async def test_server_can_be_added_to_an_unopened_pool_but_not_to_a_closed_one(simulator: Simulator) -> None:
     pool = WorkflowPool([], timings=QUICK)
     pool.add_server(simulator.url)
     async with pool:

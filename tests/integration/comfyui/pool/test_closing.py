@@ -1,4 +1,4 @@
-"""Jobs of a pool that is closed."""
+"""Closing a pool ends, drains or keeps its jobs."""
 
 import asyncio
 from pathlib import Path
@@ -66,7 +66,7 @@ async def test_draining_pool_finishes_its_jobs_and_accepts_no_new_one(simulator:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, durable: bool) -> None:
+async def test_closing_at_once_ends_a_drain(simulator: Simulator, tmp_path: Path, durable: bool) -> None:
     simulator.misbehave(ENDLESS)
     queue = SqliteQueue(tmp_path / "queue.db") if durable else MemoryQueue()
     async with ready_pool(simulator, queue=queue) as pool:
@@ -88,8 +88,8 @@ async def test_closed_pool_can_be_closed_again_and_accepts_no_job(simulator: Sim
         await pool.enqueue(plain())
 
 
-async def test_run_that_has_just_ended_needs_no_stop(simulator: Simulator) -> None:
-    """As when a run ends between the moment in which a closing pool lists it and the moment in which it stops it."""
+async def test_stopping_a_run_that_has_just_ended_does_nothing(simulator: Simulator) -> None:
+    """A run may end after a closing pool has listed it and before the pool stops it."""
     async with ready_pool(simulator) as pool:
         pool.pause_server("a")
         job = await pool.enqueue(plain())
@@ -119,7 +119,7 @@ async def test_callback_may_close_the_pool(simulator: Simulator) -> None:
 
 
 class FullDisk(MemoryQueue):
-    """A queue that can no longer write."""
+    """A queue that can no longer write to its disk."""
 
     async def begin(self, ticket: Ticket) -> None:
         raise OSError(28, "No space left on device")
@@ -169,7 +169,7 @@ async def test_durable_queue_keeps_unfinished_jobs(simulator: Simulator, tmp_pat
         assert await again[0].download(first_file, tmp_path / "out.png") > 0
 
 
-async def test_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_path: Path) -> None:
+async def test_failed_attempts_are_counted_across_a_restart(simulator: Simulator, tmp_path: Path) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     path = tmp_path / "queue.db"
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:

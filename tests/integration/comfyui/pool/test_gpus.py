@@ -1,4 +1,4 @@
-"""Servers that share a GPU: jobs run there in parallel only if its memory is known to suffice."""
+"""Jobs run in parallel on servers that share a GPU only if its memory is known to suffice."""
 
 import asyncio
 from collections.abc import Callable
@@ -103,7 +103,7 @@ async def test_models_of_a_failed_run_do_not_count_for_another_workflow(
         job = await pool.enqueue(picture(1, model=LARGE), preferred_clients=["a"])
         await job
         assert pool.memory.known_need(job.workflow_hash) == 18 * GIB
-        # With nothing else loaded, the measured need is final.
+        # With no other models loaded, the measured need is exact.
         await pool.run(picture(2, model=LARGE), exclude_clients=["a"])
         assert pool.memory.known_need(job.workflow_hash) == 9 * GIB
 
@@ -154,12 +154,12 @@ async def test_idle_server_unloads_its_models_for_a_job_that_needs_the_memory(tm
         await pool.run(picture(1), preferred_clients=["a"])
         await pool.run(picture(2), preferred_clients=["b"])
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [1, 0]
-        # Its models are unloaded, so it is no longer preferred.
+        # Server a has unloaded its models, so it is no longer preferred.
         assert [len(client.warm_hashes) for client in pool.stats().clients.values()] == [0, 1]
 
 
 async def test_large_job_is_not_starved_by_small_ones(tmp_path: Path) -> None:
-    """It waits for the whole GPU, and the many small jobs behind it must not take memory that becomes free."""
+    """A large job waits for the whole GPU, and the small jobs behind it must not take memory that becomes free."""
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0))
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
@@ -178,7 +178,7 @@ async def test_large_job_is_not_starved_by_small_ones(tmp_path: Path) -> None:
 
 
 async def test_large_job_waits_for_one_gpu_and_small_jobs_use_the_other(tmp_path: Path) -> None:
-    """If it waited for both GPUs, neither would be used fully."""
+    """If the large job waited for both GPUs, neither would be fully used."""
     async with gpus(tmp_path, 24, 24, per_gpu=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
         await pool.run(picture(0))
         stuck = {
@@ -202,10 +202,10 @@ async def test_large_job_waits_for_one_gpu_and_small_jobs_use_the_other(tmp_path
         await asyncio.gather(large, *first, *small)
 
 
-async def test_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: Path) -> None:
+async def test_workflow_that_ran_out_of_memory_then_runs_alone(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, simulators, _):
         await pool.run(picture(0))
-        # The same workflow with images four times as large: together they do not fit.
+        # Two runs of the same workflow with larger images do not fit together.
         job = await pool.enqueue(picture(1, side=64 * 5), max_attempts=1)
         with pytest.raises(Exception, match="not enough memory"):
             await job
@@ -247,8 +247,8 @@ def test_device_that_is_not_a_gpu_has_no_memory() -> None:
     assert memory_in({"devices": []}) is None
 
 
-def test_memory_of_several_gpus_is_that_of_the_first() -> None:
-    """The first one has the models; a ComfyUI that splits its work uses the others in addition."""
+def test_only_the_memory_of_the_first_gpu_counts() -> None:
+    """ComfyUI loads models on its first GPU; only a ComfyUI that splits its work also uses the others."""
     fields = {"type": "cuda", "vram_total": 10, "vram_free": 8, "torch_vram_total": 3, "torch_vram_free": 1}
     more = {"type": "cuda", "vram_total": 99, "vram_free": 99, "torch_vram_total": 0, "torch_vram_free": 0}
     assert memory_in({"devices": [fields, more], "novelty": []}) == Memory(total=10, free=7, held=3)
@@ -272,7 +272,7 @@ class FakeServer:
 
 @dataclass
 class RemovedServer(FakeServer):
-    """Removed after this many answers."""
+    """A server that is removed from the pool after this many answers."""
 
     answers: int = 0
     leave: Callable[[], object] = lambda: None
@@ -354,7 +354,7 @@ async def _measure(memory: GpuMemory, servers: list[Member]) -> None:
 
 
 class BusyServer(FakeServer):
-    """A server on a GPU with 100 bytes of memory, which may be too busy to answer."""
+    """A server that may be too busy to answer, on a GPU with 100 bytes of memory."""
 
     def __init__(self, free: int, held: int) -> None:
         self.free_bytes, self.held, self.is_busy = free, held, False

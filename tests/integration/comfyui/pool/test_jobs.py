@@ -71,7 +71,7 @@ async def test_server_may_be_a_client_object(simulator: Simulator) -> None:
             await job
             assert job.client_id == comfy.url
             assert job.server is comfy
-        # The pool did not open it.
+        # The pool did not open this client, so it does not close it.
         await comfy.check()
 
 
@@ -134,7 +134,7 @@ async def test_invalid_graph_fails_at_once_and_blocks_no_server(pool: WorkflowPo
     assert pool.stats().clients["a"].blocked_hashes == frozenset()
 
 
-async def test_unexpected_error_is_the_servers_fault_and_keeps_its_trace(pool: WorkflowPool) -> None:
+async def test_unexpected_error_is_a_server_fault_and_keeps_its_traceback(pool: WorkflowPool) -> None:
     graph = invert()
     graph["1"] = {"class_type": "LoadImage", "inputs": {"image": "?"}}
     wrong: Any = 42
@@ -202,7 +202,7 @@ async def test_job_events_are_in_order_and_end_with_the_job(pool: WorkflowPool, 
         assert isinstance(event, PoolJobEvent)
         assert (event.job_id, event.metadata, event.workflow_hash) == (job.id, metadata, job.workflow_hash)
     assert all((event.client_id, event.attempt) == ("a", 1) for event in received)
-    # The final event can be read after the end.
+    # The final event can be read after the job has ended.
     assert [event async for event in job.events()] == [received[-1]]
 
 
@@ -265,12 +265,12 @@ async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: Workf
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     job = await pool.enqueue(invert())
     events = job.events()
-    # Wait for the node: a stop request before it would end the run at once.
+    # Wait for the node: an earlier stop request would end the run at once.
     await until(events, JobProgress, lambda event: event.class_type == "ImageInvert")
     canceling = asyncio.create_task(job.cancel())
     await until(events, JobCanceled)
     assert isinstance(job.server, ComfyClient)
-    # The node is still working, and has a stop request.
+    # The node is still working, although a stop was requested.
     assert len(await job.server.prompts()) == 1
     assert not canceling.done()
     stuck.end()
@@ -311,7 +311,7 @@ async def test_retrying_job_can_be_cancelled(pool: WorkflowPool, simulator: Simu
 
 async def test_just_assigned_job_can_be_cancelled(pool: WorkflowPool) -> None:
     job = await pool.enqueue(invert())
-    # Its task is created by now, but has not started.
+    # The task of the job has been created but has not started.
     await asyncio.sleep(0)
     assert job.status is PoolJobStatus.RUNNING
     assert await job.cancel()
@@ -319,7 +319,7 @@ async def test_just_assigned_job_can_be_cancelled(pool: WorkflowPool) -> None:
     await pool.run(plain())
 
 
-async def test_concurrent_cancels_return_the_same(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_concurrent_cancels_return_the_same_result(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     job = await pool.enqueue(invert())
     await until(job.events(), JobStarted)
@@ -385,7 +385,7 @@ async def test_only_the_newest_finished_jobs_are_kept(simulator: Simulator) -> N
             pool.job(jobs[0].id)
         with pytest.raises(NotFound):
             await pool.cancel(jobs[0].id)
-        # The handle still has the job.
+        # The handle still has the result of the job.
         assert await jobs[0] is results[0]
         assert pool.stats().completed == 4
 

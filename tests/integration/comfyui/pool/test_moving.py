@@ -1,4 +1,4 @@
-"""Jobs that are tried once on each server, and jobs that do not wait for ever for one."""
+"""A job can be tried once on each server, and does not wait forever for a server."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.support.pool import QUICK, invert, ready_pool, until
 from tests.support.world import PATIENCE_SECONDS
 
 NOWHERE = "http://127.0.0.1:1"
-# A missing module is the fault of the server.
+# A missing Python module is the server's fault.
 BROKEN = Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch")
 
 
@@ -75,7 +75,7 @@ async def test_unreachable_server_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("max_attempts", "runs"), [(3, 2), (1, 1)])
-async def test_node_that_raises_on_two_servers_is_the_job_fault(
+async def test_node_error_on_two_servers_is_a_job_fault(
     simulators: list[Simulator], max_attempts: int, runs: int
 ) -> None:
     async with ready_pool(*simulators) as pool:
@@ -122,7 +122,7 @@ class TestRefusedByEveryServer:
 
     async def test_job_refused_by_every_server_fails_with_each_reason(self, simulators: list[Simulator]) -> None:
         async with ready_pool(*simulators) as pool, asyncio.timeout(PATIENCE_SECONDS):
-            # More than one, because a refusal must not delay the next.
+            # Several servers, because one refusal must not delay the next attempt.
             for _ in range(3):
                 job = await pool.enqueue(self.GRAPH, retry_delay=3600)
                 with pytest.raises(NotInstalled) as caught:
@@ -161,7 +161,7 @@ class TestRefusedByEveryServer:
 
 
 class AlwaysBlameServer(SmartFailover):
-    """Treats every failure as the server's."""
+    """Blame the server for every failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ async def test_strategy_may_blame_the_server_for_every_failure() -> None:
         assert failover.asked[1:] == ["b: graph_refused after []"]
 
 
-async def test_block_is_lifted_by_hand_and_its_count_can_be_read(simulator: Simulator) -> None:
+async def test_block_can_be_ended_by_hand_and_its_failures_can_be_read(simulator: Simulator) -> None:
     simulator.misbehave(BROKEN)
     failover = SmartFailover(max_failures_before_block=2, cooldown_seconds=3600)
     async with ready_pool(simulator, failover=failover) as pool, asyncio.timeout(PATIENCE_SECONDS):
@@ -205,7 +205,7 @@ async def test_block_is_lifted_by_hand_and_its_count_can_be_read(simulator: Simu
         assert pool.stats().clients["a"].blocks == {}
 
 
-async def test_blocks_are_kept_over_a_restart_with_a_durable_queue(tmp_path: Path) -> None:
+async def test_durable_queue_keeps_blocks_across_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with Simulator() as one, Simulator() as two:
         one.misbehave(BROKEN)

@@ -1,4 +1,4 @@
-"""A job that ran out of memory first gets its GPU to itself, then each other GPU that may do, and only then fails."""
+"""A job that ran out of memory is retried alone on its GPU, then on each GPU that may suffice, and only then fails."""
 
 import asyncio
 from pathlib import Path
@@ -19,13 +19,13 @@ async def test_other_models_on_the_gpu_are_unloaded_and_the_retry_is_free(tmp_pa
     async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
         await pool.run(picture(0), preferred_clients=["a"])
         await pool.run(picture(1), preferred_clients=["b"])
-        # It is known to need 9 GiB, and requests more than the 6 that the others leave.
+        # The job is known to need 9 GiB, more than the 6 GiB that the other servers leave free.
         simulators[2].misbehave(RunsOut(class_type="KSampler", times=1))
         job = await pool.enqueue(picture(2), preferred_clients=["c"], max_attempts=1)
         retrying = await until(job.events(), JobRetrying)
         await job
         assert (retrying.delay_seconds, retrying.attempt, job.attempts) == (0.0, 1, 1)
-        # The two other servers, which were idle: the first was freed before, for the known need.
+        # The two idle servers unloaded their models; the first had already done so once for the known need.
         assert [simulator.log.count("POST", "/free") for simulator in simulators[:2]] == [2, 1]
         assert pool.stats().clients["c"].blocked_hashes == frozenset()
 
@@ -81,11 +81,11 @@ async def test_job_fails_after_one_larger_gpu_and_the_error_names_its_size(tmp_p
             await job
         assert failed.value.gpu_bytes == 8 * GIB
         assert [simulator.log.prompts_queued for simulator in simulators] == [2, 0, 1]
-        # Once alone and once on a larger GPU: only the last attempt counted.
+        # The two runs on the small GPU cost no attempt.
         assert job.attempts == 1
 
 
-async def test_job_that_fits_on_no_gpu_fails_after_all_and_blocks_none(tmp_path: Path) -> None:
+async def test_job_that_fits_on_no_gpu_fails_and_blocks_none(tmp_path: Path) -> None:
     async with gpus(tmp_path, 8, 8, 6, cooldown_seconds=60) as (pool, simulators):
         # The small GPU cannot have enough memory.
         job = await pool.enqueue(picture(0), preferred_clients=["a"], max_attempts=1)
@@ -94,7 +94,7 @@ async def test_job_that_fits_on_no_gpu_fails_after_all_and_blocks_none(tmp_path:
             await job
         assert failed.value.gpu_bytes == 8 * GIB
         assert [simulator.log.prompts_queued for simulator in simulators] == [2, 1, 0]
-        # The first server was blocked until the second one failed, too.
+        # The first server was blocked until the second failed as well.
         assert (await anext(blocked)).client_id == "a"
         assert [client.blocks for client in pool.stats().clients.values()] == [{}, {}, {}]
 
@@ -149,7 +149,7 @@ async def test_size_is_not_too_small_if_only_one_gpu_of_that_size_failed(tmp_pat
         # The excluded server does not count, so the size seems to be the cause.
         assert (job.client_id, pool.memory.is_oversized(job.workflow_hash)) == ("c", True)
         assert [event.attempt async for event in events if isinstance(event, JobRetrying)] == [1, 1]
-        # A completed run shows that it is not.
+        # A completed run on b shows that size is not the cause.
         await pool.run(picture(1), exclude_clients=["a", "c"])
         assert not pool.memory.is_oversized(job.workflow_hash)
         again = await pool.enqueue(picture(2), preferred_clients=["a"])
@@ -206,7 +206,7 @@ async def test_server_with_unnamed_gpu_unloads_its_models_and_retries(simulator:
 
 
 async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path: Path) -> None:
-    """8 of its 24 GiB would be enough for the model, and another program has 16 of them."""
+    """The GPU of 24 GiB is large enough for the model, but another program uses 16 GiB of it."""
     async with gpus(tmp_path, 24, 25) as (pool, simulators):
         other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
         other.open()
@@ -220,12 +220,12 @@ async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path:
         assert failed.value.gpu_bytes is None
         assert failed.value.others_bytes == 15 * GIB
         assert failed.value.retry_after_seconds == CROWDED_SECONDS
-        # Once that program has stopped, nothing is remembered about the GPU.
+        # Once that program has stopped, the GPU is used normally again.
         assert not pool.memory.is_oversized(job.workflow_hash)
         await pool.run(picture(2), preferred_clients=["a"], exclude_clients=["b"])
 
 
-async def test_job_waits_a_while_for_memory_of_other_programs(tmp_path: Path) -> None:
+async def test_job_waits_briefly_for_memory_used_by_other_programs(tmp_path: Path) -> None:
     async with gpus(tmp_path, 24) as (pool, _):
         other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
         other.open()
@@ -262,6 +262,6 @@ async def test_job_without_a_gpu_fails_after_a_run_alone() -> None:
         with pytest.raises(OutOfMemory) as failed:
             await pool.run(invert(), max_attempts=3, retry_delay=0)
         assert failed.value.gpu_bytes == 0
-        # Next to others, and alone.
+        # First in the usual way, then alone.
         assert simulator.log.prompts_queued == 2
         assert not pool.stats().clients["a"].blocks

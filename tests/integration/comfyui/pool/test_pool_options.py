@@ -1,4 +1,4 @@
-"""Options of a pool that apply to all of its jobs, and ids that callers choose."""
+"""Options of a pool apply to all of its jobs, and callers may choose job ids."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def test_affinity_of_the_pool_chooses_the_servers_of_a_workflow(simulators
 
         assert await servers(invert()) == {"c"}
         assert await servers(plain()) == {"c"}
-        # Options of the job win.
+        # Options of a job override those of the pool.
         assert await servers(invert(), preferred_clients=["b"]) == {"b"}
         assert await servers(plain(), exclude_clients=["b", "c"]) == {"a"}
         # A removed server is no longer preferred.
@@ -83,7 +83,7 @@ async def test_full_queue_refuses_jobs_until_one_has_started(simulator: Simulato
     async with ready_pool(simulator, max_queue_size=2) as pool:
         running = await pool.enqueue(invert(0))
         await until(running.events(), JobStarted)
-        # Jobs that are enqueued at the same time count, too.
+        # Jobs that are being enqueued concurrently count as well.
         results = await asyncio.gather(*(pool.enqueue(invert(color)) for color in range(1, 5)), return_exceptions=True)
         assert [type(result).__name__ for result in results] == ["PoolJob", "PoolJob", "QueueFull", "QueueFull"]
         with pytest.raises(QueueFull, match=r"2 jobs are waiting, and max_queue_size is 2"):
@@ -99,7 +99,7 @@ async def test_same_job_id_is_queued_once(pool: WorkflowPool, simulator: Simulat
     assert first is second
     assert first.id == "order-7"
     await first
-    # A finished job is known, too.
+    # The id of a finished job is known as well.
     assert await pool.enqueue(json.dumps(invert()), job_id="order-7", priority=5) is first
     assert simulator.log.prompts_queued == 1
     with pytest.raises(IdempotencyConflict, match="order-7"):
@@ -131,7 +131,7 @@ async def test_job_id_and_random_seeds_survive_a_restart(tmp_path: Path) -> None
         assert simulator.log.prompts_queued == 1
 
 
-async def test_result_has_the_seconds_of_each_node_that_ran(pool: WorkflowPool) -> None:
+async def test_result_has_the_duration_of_each_node_that_ran(pool: WorkflowPool) -> None:
     first = await pool.run(invert())
     assert first.node_seconds.keys() == {"1", "2", "3"}
     assert all(seconds >= 0 for seconds in first.node_seconds.values())

@@ -1,4 +1,4 @@
-"""One suite over every queue; `test_sqlite_queue.py` covers durability."""
+"""Every queue passes the same tests; `test_sqlite_queue.py` covers durability."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -46,7 +46,7 @@ async def test_taken_job_equals_the_stored_job(queue: QueueAdapter) -> None:
     assert queue.take(anywhere) == ticket(1, metadata={"user": "u"}, include_outputs=("9",), max_attempts=7)
 
 
-async def test_bucket_that_may_not_run_is_passed_over(queue: QueueAdapter) -> None:
+async def test_bucket_that_may_not_run_is_skipped(queue: QueueAdapter) -> None:
     await queue.put(ticket(1, workflow="blocked"))
     await queue.put(ticket(2, workflow="free"))
 

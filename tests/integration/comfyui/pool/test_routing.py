@@ -1,4 +1,4 @@
-"""Failover between simulator servers: by workflow, by interruption, and when a server disappears."""
+"""Jobs fail over between servers after failures of a workflow, interruptions and lost servers."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ async def test_jobs_finish_if_one_of_three_servers_cannot_run_a_workflow(simulat
         jobs = [await pool.enqueue(graph, retry_delay=0.01) for graph in graphs]
         await asyncio.gather(*(asyncio.wait_for(job, PATIENCE_SECONDS) for job in jobs))
         used = {kind: Counter(job.client_id for job in jobs[kind::2]) for kind in (0, 1)}
-        # Only this pair is blocked, at its first failure.
+        # Only this pair of server and workflow is blocked, after its first failure.
         assert failing.happened == 1
         blocked = await anext(blocks)
         assert (blocked.client_id, blocked.workflow_hash) == ("a", jobs[1].workflow_hash)
@@ -55,7 +55,7 @@ async def test_blocked_pair_is_released_after_its_cooldown(simulator: Simulator)
         events = pool.events()
         job = await pool.enqueue(invert(), retry_delay=0)
         blocked = await until(events, ClientBlockedWorkflow)
-        # The server continues with other work, ahead of the job that must wait.
+        # The server runs other workflows while this job waits.
         other = await pool.enqueue(plain())
         await other
         assert job.status is PoolJobStatus.QUEUED
@@ -79,7 +79,7 @@ async def test_block_ends_by_the_clock_of_the_strategy(simulator: Simulator) -> 
         await pool.run(plain())
         assert job.status is PoolJobStatus.QUEUED
         now += timedelta(seconds=1)
-        # Any wakeup of the scheduler is enough.
+        # Any wakeup of the scheduler will do.
         await pool.enqueue(plain())
         await job
         assert isinstance(await anext(events), ClientUnblockedWorkflow)
@@ -118,7 +118,7 @@ async def test_job_outlives_its_server(simulators: list[Simulator]) -> None:
         assert offline.reason
 
 
-async def test_server_that_restarts_is_used_again_after_its_grace(simulator: Simulator) -> None:
+async def test_restarted_server_is_used_again_after_a_grace_period(simulator: Simulator) -> None:
     grace = 0.5
     timings = MemberTimings(reconnect_grace_seconds=grace, first_backoff_seconds=0.02, last_backoff_seconds=0.1)
     async with ready_pool(simulator, timings=timings) as pool:
@@ -142,7 +142,7 @@ async def test_server_is_checked_on_request_instead_of_after_the_pause(simulator
     async with ready_pool(simulator, timings=timings) as pool:
         states = pool.events(ClientStateChanged)
         await simulator.stop()
-        # The first check after a loss is immediate, and fails, too.
+        # The first check after a loss is immediate and fails as well.
         for _ in range(2):
             await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
         await simulator.start()
@@ -219,7 +219,7 @@ async def test_removed_server_may_finish_its_running_job(simulators: list[Simula
         await until(job.events(), JobStarted)
         pool.add_server(second.url, name="late")
         removal = asyncio.create_task(pool.remove_server("a", finish=True))
-        # New jobs go to the other server, although the first is still working.
+        # New jobs go to the other server while the removed server is still working.
         await pool.run(invert(1))
         assert not removal.done()
         stuck.end()

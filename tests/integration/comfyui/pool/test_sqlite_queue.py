@@ -69,7 +69,7 @@ async def test_waiting_jobs_survive_with_all_fields(path: Path, tmp_path: Path) 
 
 
 async def test_queue_of_an_earlier_version_is_read(path: Path) -> None:
-    """Tickets had no extra data then, and attachments neither placeholder nor folder."""
+    """In earlier versions, tickets had no extra data, and attachments had neither placeholder nor folder."""
     attachment = Attachment(node="1", input="image", source=b"bytes")
     async with opened(path) as (queue, _):
         await queue.put(ticket(1, attachments=(attachment,)))
@@ -93,7 +93,7 @@ async def test_relative_path_is_stored_as_absolute(path: Path, tmp_path: Path, m
     assert left.attachments[0].source == tmp_path / "a.png"
 
 
-async def test_job_found_running_waits_again_with_its_attempt_counted(path: Path) -> None:
+async def test_running_job_waits_again_after_a_restart_with_its_attempt_counted(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         found = queue.take(anywhere)
@@ -128,7 +128,7 @@ async def test_outcomes_survive_a_restart(path: Path) -> None:
         await queue.settle("job-1", done)
     left = await stored(path)
     assert left.waiting == ()
-    # In the order of completion, without graphs and files that are no longer needed.
+    # Outcomes are in order of completion, without the graphs and files that are no longer needed.
     assert left.finished == (
         (replace(ticket(1), attempts=2, graph=b""), done),
         (replace(ticket(2), graph=b""), canceled),

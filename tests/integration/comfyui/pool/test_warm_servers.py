@@ -1,4 +1,4 @@
-"""Servers of one GPU each keep their own models loaded; pinned models stay, and identical jobs run once."""
+"""Servers on one GPU keep different models loaded; pinned models remain loaded, and identical jobs run once."""
 
 import asyncio
 from pathlib import Path
@@ -18,11 +18,11 @@ MODELS = (SMALL, LARGE)
 
 
 async def test_alternating_workflows_keep_their_own_servers(tmp_path: Path) -> None:
-    # Each process holds one model, and the GPU both.
+    # Each process holds one model, and the GPU holds both.
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         for seed in range(10):
             await pool.run(picture(seed, model=MODELS[seed % 2]))
-        # The second, which was unknown, had the GPU to itself once.
+        # The second workflow was unknown at first, so it had the GPU to itself once.
         assert [simulator.log.models_loaded for simulator in simulators] == [2, 1]
 
 
@@ -30,7 +30,7 @@ async def test_most_recent_server_of_a_workflow_gets_it_again(tmp_path: Path) ->
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         await pool.run(picture(0, model=SMALL), preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
-        # Each has run both, and now holds the other one.
+        # Each server has run both workflows, and then holds the model that it ran last.
         await pool.run(picture(2, model=LARGE), preferred_clients=["a"])
         await pool.run(picture(3, model=SMALL), preferred_clients=["b"])
         before = sum(simulator.log.models_loaded for simulator in simulators)
@@ -45,7 +45,7 @@ async def test_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(
         await pool.run(picture(0, model=LARGE), preferred_clients=["b"])
         stuck = simulators[1].misbehave(Stuck(class_type="KSampler"))
         events = pool.events(JobStarted)
-        # Even a job that prefers that server waits for the other.
+        # Even a job that prefers the pinned server waits for the other.
         others = [await pool.enqueue(picture(seed, model=LARGE), preferred_clients=["a"]) for seed in (1, 2)]
         started = await until(events, JobStarted)
         assert started.client_id == "b"
@@ -88,7 +88,7 @@ async def test_pinned_model_is_unloaded_last(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 3, model_bytes=7 * GIB) as (pool, simulators, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
-        # Next to both, 9 GiB less the margin are free: one of them must be unloaded.
+        # Next to both models, 9 GiB minus the margin are free, so one of them must be unloaded.
         await pool.run(picture(2, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=12 * GIB)
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [0, 1, 0]
         # The pinned model is unloaded for a job that does not fit next to it.
@@ -103,9 +103,9 @@ async def test_identical_graphs_run_once_and_are_then_served_from_the_cache(tmp_
         jobs = [await pool.enqueue(picture(1), cache_key="one") for _ in range(6)]
         await asyncio.gather(*jobs)
         assert len({job.client_id for job in jobs}) == 1
-        # Nodes that depend on the seed run once; the saver runs for each job.
+        # Nodes that depend on the seed run once; the saver node runs for each job.
         assert sum(simulator.log.nodes_executed for simulator in simulators) - before == 3 + 5
-        # A later job is served from the cache, too.
+        # A later job is served from the cache as well.
         again = await pool.enqueue(picture(1), cache_key="one", preferred_clients=[])
         await again
         assert again.client_id == jobs[0].client_id
@@ -115,7 +115,7 @@ async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: py
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         with monkeypatch.context() as patch:
-            # As with `--cache-none`, or a node with random output.
+            # The same happens with `--cache-none` or a node with random output.
             patch.setattr(Cache, "get", lambda _self, _node_id: None)
             for _ in range(2):
                 await pool.run(picture(1), cache_key="one")

@@ -1,4 +1,4 @@
-"""Each process sees one of the GPUs that are visible to us."""
+"""Each ComfyUI process sees one of the GPUs that are visible to ComfyRelay."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for programs, first in PATH."""
+    """Return a folder for programs, which comes first in PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
@@ -45,7 +45,7 @@ def test_nvidia_gpus_are_selected_by_uuid(tools: Path) -> None:
 
 
 class Nvml:
-    """Its first GPU has fallen off the bus."""
+    """An NVIDIA driver whose first GPU has fallen off the bus."""
 
     class NVMLError(Exception):
         pass
@@ -79,11 +79,11 @@ def test_hidden_gpus_stay_hidden(tools: Path, visible: str, seen: list[str]) -> 
 
 
 def test_cuda_device_index_is_passed_on_unchanged(tools: Path) -> None:
-    """CUDA's first GPU is the fastest one, which may be the second of the driver."""
+    """CUDA's first GPU is the fastest one, which may be the driver's second GPU."""
     tool(tools, "nvidia-smi", NVIDIA)
     [gpu] = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0"})
     assert (gpu.variables, gpu.name, gpu.memory_bytes) == ({"CUDA_VISIBLE_DEVICES": "0"}, None, None)
-    # If all are visible, the order does not matter.
+    # If all GPUs are visible, their order does not matter.
     assert [gpu.key for gpu in find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0,1"})] == ["GPU-aaa", "GPU-bbb"]
     tool(tools, "nvidia-smi", "GPU-aaa, NVIDIA L4, 23034\nGPU-bbb, NVIDIA L4, 23034\nGPU-ccc, NVIDIA L4, 23034\n")
     found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "2,1"})
@@ -111,11 +111,11 @@ def test_amd_gpus_are_selected_by_index(tools: Path) -> None:
     ("environment", "seen"),
     [
         ({"HIP_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1"})]),
-        # HIP numbers the remaining GPUs from 0.
+        # HIP numbers the remaining GPUs starting at 0.
         ({"ROCR_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "0"})]),
         ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, [("0", {"HIP_VISIBLE_DEVICES": "1"})]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-f00", "HIP_VISIBLE_DEVICES": "0"}, [("GPU-f00", {"HIP_VISIBLE_DEVICES": "0"})]),
-        # ROCm's libraries respect it, too
+        # ROCm's libraries also respect CUDA_VISIBLE_DEVICES.
         ({"CUDA_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"})]),
         (
             {"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"},

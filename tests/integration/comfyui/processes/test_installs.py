@@ -1,4 +1,4 @@
-"""ComfyUI is found in its usual places, with the Python that has its packages."""
+"""ComfyUI is found in its usual places, together with the Python that has its packages."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The folder of a ComfyUI on this machine is found by its address, and only if it is certain."""
+"""The folder of a local ComfyUI is found by its address, but only if the folder is certain."""
 
 import asyncio
 import sys
@@ -46,7 +46,7 @@ async def test_folder_of_a_local_comfyui_is_found_by_its_address(install: Path) 
     async with listening(install, "main.py", str(port)):
         assert find_base(f"http://127.0.0.1:{port}") == install
         assert find_base(f"http://localhost:{port}") == install
-        # The port of another machine is another server.
+        # The same port of another machine belongs to another server.
         assert find_base(f"http://192.0.2.1:{port}") is None
 
 
