@@ -1,4 +1,4 @@
-"""Users of an effect never see texts meant for operators, whatever the outcome of their job."""
+"""Users of an effect never see texts that are meant for operators."""
 
 import inspect
 import re

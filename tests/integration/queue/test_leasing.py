@@ -451,7 +451,7 @@ class TestPrefetch:
 
 
 class WarmDesk:
-    """A worker with two workflows, one of which is warm."""
+    """A worker with a warm and a cold workflow."""
 
     def __init__(self, world: World) -> None:
         self.world = world

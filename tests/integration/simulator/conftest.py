@@ -15,7 +15,7 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def client(simulator: Simulator) -> AsyncIterator[Client]:
-    """A client of a server that has the recorded image and video."""
+    """Yield a client of a simulator that has the recorded image and video."""
     client = Client(simulator)
     async with client.http:
         await client.upload(RECORDINGS / "rec.png")

@@ -1,4 +1,4 @@
-"""A plain client of ComfyUI's API for tests: it sends raw requests and listens to the socket."""
+"""A plain client of ComfyUI's API for tests, which sends raw requests and listens to the WebSocket."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
 Message = dict[str, Any]
-# One for all: loading unused certificates takes longer than most tests.
+# All clients share this context: loading unused certificates takes longer than most tests.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Listener:
-    """Keeps every message of one socket, and wakes the waiters."""
+    """Keep every message of one socket and wake the waiters."""
 
     def __init__(self, socket: ClientConnection, client_id: str) -> None:
         self.socket = socket
@@ -149,7 +149,7 @@ class Client:
 
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    """Poll for a state that no message announces."""
+    """Poll until a condition holds that no message announces."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if await check():
@@ -169,7 +169,7 @@ def invert_graph(image: str = "rec.png", prefix: str = "job/out") -> dict[str, A
 
 
 def error_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of the history's `execution_error`."""
+    """Return the data of `execution_error` in a history entry."""
     kind, data = entry["status"]["messages"][-1]
     assert kind == "execution_error", entry["status"]
     found: dict[str, Any] = data
@@ -177,5 +177,5 @@ def error_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recording(name: str, version: str = "0.7.0") -> Any:
-    """The recorded exchanges of a run with a version of ComfyUI."""
+    """Return the recorded exchanges of a run on a version of ComfyUI."""
     return json.loads((RECORDINGS / version / f"{name}.json").read_text())

@@ -1,4 +1,4 @@
-"""Replay recorded runs of a real server against the simulator, with both sides normalized for comparison."""
+"""Replay recorded runs of a real server on the simulator, and normalize both sides to compare them."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,14 +7,14 @@ from typing import Any
 from tests.integration.simulator.raw_client import Client, Listener
 
 _TIMES = frozenset({"timestamp", "create_time", "execution_start_time", "execution_end_time"})
-# Real servers send these in the order of a set.
+# Real servers send these fields in the order of a set.
 _UNORDERED = frozenset({"executed", "current_outputs"})
 _FREE_TEXT = frozenset({"tooltip", "traceback", "number", "priority", "description", "output_tooltips"})
 Step = Callable[[Listener], Awaitable[object]]
 
 
 def normal(value: Any, ids: dict[str, str]) -> Any:
-    """The value without times, numbers and free texts, and with labels in place of ids."""
+    """Remove times, numbers and free texts from a value, and replace ids by labels."""
     if isinstance(value, dict):
         return {
             _label(key, ids): _normal_field(key, field, ids) for key, field in value.items() if key not in _FREE_TEXT
@@ -30,7 +30,7 @@ def _normal_field(key: str, value: Any, ids: dict[str, str]) -> Any:
     if key in _UNORDERED:
         return sorted(value)
     if key == "prompt" and isinstance(value, list) and len(value) == 5:
-        # The first is the number, which depends on earlier runs.
+        # The first item is the prompt's number, which depends on earlier runs.
         return ["number", *normal(value[1:4], ids), sorted(value[4])]
     if key.startswith("queue_") and isinstance(value, list):
         return [_normal_field("prompt", entry, ids) for entry in value]
@@ -51,7 +51,7 @@ async def replay(
     before: Mapping[str, Step] | None = None,
     in_order: bool = True,
 ) -> None:
-    """Send the recorded requests, and compare each answer. `before` has the steps to run first, by "METHOD /path"."""
+    """Send the recorded requests and compare the answers; `before` has steps to run before a "METHOD /path"."""
     theirs = {recorded["client_id"]: "CLIENT", "/comfyui": "BASE"}
     ours = {listener.client_id: "CLIENT", str(client.simulator.folder): "BASE"}
     current: dict[str, str] = {}
@@ -78,7 +78,7 @@ async def replay(
     got = [[message["type"], normal(message["data"], ours)] for message in listener.messages]
     wanted = [[message["type"], normal(message["data"], theirs)] for message in recorded["ws"]]
     if not in_order:
-        # "status" is broadcast when the queue changes, and so comes between any others; the sort is stable
+        # "status" is broadcast when the queue changes, so it may come between any other messages; the sort is stable
         for messages in (got, wanted):
             messages.sort(key=lambda message: message[0] == "status")
     assert got == wanted

@@ -1,4 +1,4 @@
-"""Who may call the simulator, and which files it reads and writes."""
+"""The simulator answers only allowed callers, and reads and writes only files in its own folders."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ FOREIGN_HOSTS = ("evil.example", "evil.example:80", "localhost.evil.example", "1
 
 @pytest.fixture
 def private_picture(tmp_path: Path) -> Path:
-    """A picture of the owner outside of the simulator's folders."""
+    """Return a picture of the owner outside the simulator's folders."""
     path = tmp_path / "private.png"
     Image.new("RGB", (8, 8), "#123456").save(path)
     return path
@@ -92,7 +92,7 @@ async def test_clients_with_the_secret_run_graphs() -> None:
                 await stranger.check()
 
         def read_queue() -> object:
-            # a plain program that only knows an address
+            # a plain program that knows only the URL
             with urllib.request.urlopen(f"{simulator.url_with_secret}/queue") as answer:
                 return json.load(answer)
 
@@ -100,7 +100,7 @@ async def test_clients_with_the_secret_run_graphs() -> None:
 
 
 @pytest.mark.parametrize("node", ["LoadImage", "LoadVideo"])
-async def test_node_reads_no_file_outside_of_the_folders(client: Client, private_picture: Path, node: str) -> None:
+async def test_node_reads_no_file_outside_the_folders(client: Client, private_picture: Path, node: str) -> None:
     inputs = client.simulator.folder / "input"
     (inputs / "link.png").symlink_to(private_picture)
     (inputs / "folder").symlink_to(private_picture.parent)
@@ -123,7 +123,7 @@ async def test_node_reads_no_file_outside_of_the_folders(client: Client, private
 
 
 async def test_link_that_appears_after_the_check_is_not_read(client: Client, private_picture: Path) -> None:
-    """A prompt waits in the queue after it was checked."""
+    """A prompt is checked first and then waits in the queue, so a link may appear in between."""
     folders = client.simulator.folder
     (folders / "input" / "later.png").symlink_to(folders / "input" / "rec.png")
     assert client.simulator._folders is not None

@@ -1,4 +1,4 @@
-"""The simulated cloud speaks the Comfy API v2, and refuses whatever the contract does not contain."""
+"""The simulated cloud implements the Comfy API v2, and refuses everything that is not in its contract."""
 
 import io
 import json
@@ -108,7 +108,7 @@ async def test_submission_is_refused(cloud: Cloud, fields: dict[str, Any], code:
     assert (await cloud.post(TEXT, key="k", extra_data={"api_key_comfy_org": "x"})).status_code == 201
 
 
-async def test_key_is_good_for_one_job(cloud: Cloud) -> None:
+async def test_idempotency_key_is_accepted_for_one_job(cloud: Cloud) -> None:
     assert (await cloud.post(TEXT, key="k")).status_code == 201
     again = await cloud.post(TEXT, key="k")
     assert (again.status_code, code_of(again)) == (422, "idempotency_key_reuse")

@@ -1,4 +1,4 @@
-"""Simulators that share a GPU: its memory runs out, its time is shared, and a killed process frees its memory."""
+"""Simulators share a GPU: its memory can run out, its time is shared, and a killed process frees its memory."""
 
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def test_process_uses_memory_for_its_context_and_pixels(tmp_path: Path) -> None:
     assert gpu.load("a", pixels=1024**2)
     assert gpu.free == GIB
     assert not gpu.load("a", pixels=3 * 1024**2)
-    # ComfyUI unloads everything after that
+    # ComfyUI unloads everything after it ran out of memory
     assert gpu.free == 7 * GIB
 
 
@@ -80,7 +80,7 @@ def test_busy_counts_servers_that_are_sampling(tmp_path: Path) -> None:
 
 
 async def test_model_stays_loaded_for_the_next_prompt(tmp_path: Path) -> None:
-    """The second run would find no memory for another copy."""
+    """There is no memory for a second copy of the model."""
     async with Simulator(gpu=gpu_options(tmp_path)) as simulator, ComfyClient(simulator.url) as client:
         await client.run(GRAPH)
         await client.run(picture(2, model="simulator.safetensors"))

@@ -1,4 +1,4 @@
-"""Single routes: their parameters and answers."""
+"""Each route of the simulator handles its parameters and answers as ComfyUI does."""
 
 import asyncio
 import io
@@ -14,7 +14,7 @@ from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_routes_exist_bare_and_under_api(client: Client) -> None:
+async def test_routes_exist_with_and_without_the_api_prefix(client: Client) -> None:
     for path in ("/prompt", "/queue", "/history", "/system_stats", "/features", "/object_info", "/models"):
         bare, twin = await client.http.get(path), await client.http.get(f"/api{path}")
         assert bare.status_code == twin.status_code == 200
@@ -73,7 +73,7 @@ async def test_interrupt_for_another_prompt_does_nothing(client: Client) -> None
         await listener.wait_for_end(prompt_id)
     assert (await client.ended(prompt_id))["status"]["completed"]
     assert client.simulator.log.interrupts == 1
-    # An idle server forgets it.
+    # An idle server ignores an interrupt.
     await client.http.post("/interrupt")
     assert (await client.run(invert_graph(prefix="x")))["status"]["completed"]
 

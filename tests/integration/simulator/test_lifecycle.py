@@ -1,4 +1,4 @@
-"""Starting, stopping, and many simulators at once."""
+"""Simulators start, stop and restart, also many in parallel."""
 
 import asyncio
 import os

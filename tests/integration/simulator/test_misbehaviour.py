@@ -1,4 +1,4 @@
-"""Every kind of misbehaviour can be requested."""
+"""A test can request every kind of misbehaviour."""
 
 import asyncio
 import io

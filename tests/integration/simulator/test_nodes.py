@@ -1,4 +1,4 @@
-"""Every node really runs: its files are opened and inspected."""
+"""Every node really runs: the tests open and inspect its files."""
 
 import io
 import json
@@ -122,7 +122,7 @@ async def test_text_and_numbers_are_shown(client: Client) -> None:
 
 @pytest.mark.parametrize("described", [True, False])
 async def test_socket_images_are_sent_one_by_one_and_never_cached(client: Client, described: bool) -> None:
-    """Like a real ComfyUI 0.7.0."""
+    """A real ComfyUI 0.7.0 does the same."""
     graph = {"1": empty(count=2), "2": node("SaveImageWebsocket", images=["1", 0])}
     flags = {"supports_preview_metadata": True} if described else {}
     async with listening(client.simulator, flags=flags) as listener:
@@ -217,7 +217,7 @@ async def test_animations_have_their_frames(saver: str, inputs: dict[str, Any], 
     assert image.info["duration"] == 100
 
 
-async def test_single_frame_is_not_animated(client: Client) -> None:
+async def test_single_frame_makes_a_still_image(client: Client) -> None:
     saver = node("SaveAnimatedPNG", images=["1", 0], filename_prefix="one", fps=5.0, compress_level=4)
     entry = await client.run({"1": empty(), "9": saver})
     assert set(entry["outputs"]["9"]) == {"images"}
@@ -268,7 +268,7 @@ async def test_sound_is_carried_through(client: Client) -> None:
         "4": node("CreateVideo", images=["3", 0], fps=["2", 2], audio=["2", 1]),
         "9": node("SaveVideo", video=["4", 0], filename_prefix="inv", format="mp4", codec="h264"),
     }
-    # Twice under another name: cached sound must be unchanged.
+    # The run is repeated under another name, because cached sound must be unchanged.
     for prefix in ("inv", "again"):
         graph["9"]["inputs"]["filename_prefix"] = prefix
         entry = await client.run(graph)
@@ -415,14 +415,14 @@ async def test_images_depend_on_prompt_and_seed(client: Client) -> None:
     rendered = [await images_of(client, prompted(text, seed=seed)) for text, seed in requests]
     assert {image.size for images in rendered for image in images} == {(64, 32)}
     assert len({image.tobytes() for images in rendered for image in images}) == 6
-    # Without the server's cache.
+    # Empty the server's cache.
     await client.http.post("/free", json={"free_memory": True})
     again = await images_of(client, prompted("a cat", seed=1))
     assert [image.tobytes() for image in again] == [image.tobytes() for image in rendered[0]]
 
 
 async def test_image_to_image_templates_run(client: Client) -> None:
-    """Image to image, a mask, a LoRA, a second size: it follows its image, and without a sampler stays unchanged."""
+    """Image to image, with a mask, a LoRA or a second size: the output depends on the input image."""
     Image.new("RGB", (64, 32), "red").save(client.simulator.folder / "input" / "red.png")
     graph = prompted("a cat", seed=1) | {
         "3": node("VAEEncode", pixels=["6", 0], vae=["1", 2]),

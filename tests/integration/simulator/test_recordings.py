@@ -1,4 +1,4 @@
-"""The simulator answers like the real server: same answers, same messages in the same order."""
+"""The simulator sends the same answers and messages in the same order as a real server."""
 
 import json
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ VERSIONS = ("0.7.0", "0.28.0")
 
 @pytest.fixture(params=VERSIONS)
 async def versioned(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, str]]:
-    """A client of a simulator that behaves like a version."""
+    """Yield a client of a simulator of this ComfyUI version."""
     async with Simulator(version=request.param) as simulator:
         client = Client(simulator)
         async with client.http:
@@ -66,13 +66,13 @@ async def test_run_matches_its_recording(name: str, versioned: tuple[Client, str
 
 
 @pytest.mark.parametrize("name", ["audio", "text", "text_file"])
-async def test_other_outputs_are_those_of_the_recording(name: str, client: Client) -> None:
+async def test_other_outputs_match_the_recording(name: str, client: Client) -> None:
     async with listening(client.simulator) as listener:
         await replay(recording(name, "0.28.0"), client, listener)
 
 
-async def test_3d_output_has_the_form_of_the_recording(client: Client) -> None:
-    """The recorded run made its cube without a model."""
+async def test_3d_output_has_the_same_fields_as_the_recording(client: Client) -> None:
+    """The recorded run created its cube without a model."""
     [recorded] = recording("mesh", "0.28.0")["http"][1]["response"].values()
     graph = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "simulator.safetensors"}},

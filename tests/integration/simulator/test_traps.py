@@ -1,4 +1,4 @@
-"""Behaviour of the real server that surprises clients, reproduced by the simulator."""
+"""The simulator reproduces behaviour of the real server that surprises clients."""
 
 import asyncio
 import uuid
@@ -12,7 +12,7 @@ from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_cached_without_a_client_means_success_without_outputs(client: Client) -> None:
+async def test_cached_run_without_a_client_succeeds_without_outputs(client: Client) -> None:
     first = await client.run(invert_graph(), client_id=None)
     assert first["outputs"]["3"]["images"]
     again = await client.run(invert_graph(), client_id=None)
@@ -114,7 +114,7 @@ def _scaling() -> dict[str, object]:
     }
 
 
-async def test_history_is_empty_for_unknown_pending_and_running(client: Client) -> None:
+async def test_history_is_empty_for_unknown_pending_and_running_prompts(client: Client) -> None:
     client.simulator.misbehave(Stuck())
     running, pending = [await client.queue_prompt(invert_graph()) for _ in range(2)]
     for prompt_id in (running, pending, "unknown"):

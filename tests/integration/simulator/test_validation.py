@@ -1,4 +1,4 @@
-"""Refused graphs and their error messages."""
+"""Invalid graphs are refused with ComfyUI's error messages."""
 
 from typing import Any
 

@@ -16,13 +16,13 @@ _numbers = count()
 
 @pytest.fixture
 def s3(aws: None) -> S3Objects:
-    """A separate, empty store."""
+    """Return a separate, empty store."""
     return S3Objects(BUCKET, f"tests/{next(_numbers)}")
 
 
 @pytest.fixture
 def s3_with_conditions(aws: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Objects]:
-    """An empty store on a server that, unlike rclone, has conditional writes."""
+    """Yield an empty store on a server that, unlike rclone, supports conditional writes."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -58,7 +58,7 @@ def store_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store(store_name: str, request: pytest.FixtureRequest) -> ObjectStore:
-    """Every test that uses this runs on both stores."""
+    """Return the local or the S3 store; tests that use this fixture run on both."""
     found: ObjectStore = request.getfixturevalue(store_name)
     return found
 

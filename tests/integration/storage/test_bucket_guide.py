@@ -1,4 +1,4 @@
-"""The policy and the CORS rule of docs/howto/s3.md."""
+"""The policy and the CORS rule in docs/howto/s3.md are right."""
 
 import json
 import re
@@ -24,7 +24,7 @@ ORIGIN = "https://relay.example.com"
 
 @contextmanager
 def server_with(policy: dict[str, Any]) -> Iterator[S3Objects]:
-    """Yield the storage of a server whose user has this policy. The simulated AWS checks permissions on each call."""
+    """Yield the storage of a server whose user has this policy; the simulated AWS checks it on each call."""
     iam = boto3.client("iam", region_name="us-east-1")
     iam.create_user(UserName="server")
     iam.put_user_policy(UserName="server", PolicyName="storage", PolicyDocument=json.dumps(policy))
@@ -73,6 +73,6 @@ async def _use(store: S3Objects) -> None:
     await store.remove("a.png")
 
 
-async def test_rule_is_the_one_that_the_server_sets(s3_with_conditions: S3Objects) -> None:
+async def test_documented_cors_rule_is_the_rule_that_the_server_sets(s3_with_conditions: S3Objects) -> None:
     await s3_with_conditions.ensure_cors([ORIGIN])
     assert s3_with_conditions._client.get_bucket_cors(Bucket=BUCKET)["CORSRules"] == CORS["CORSRules"]

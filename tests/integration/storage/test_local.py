@@ -1,4 +1,4 @@
-"""The local store: files in a folder, and uploads that complete or leave nothing."""
+"""The local store keeps objects as files in a folder; an upload completes or leaves nothing."""
 
 import asyncio
 import os
@@ -125,7 +125,7 @@ async def test_bytes_are_copied_if_hard_links_are_not_supported(
     assert sorted([entry.path async for entry in objects.list()]) == ["a/upload", "b/output"]
 
 
-async def test_upload_is_visible_once_it_is_complete(objects: LocalObjects, root: Path) -> None:
+async def test_upload_is_visible_only_when_complete(objects: LocalObjects, root: Path) -> None:
     await objects.put("a/b", b"old")
     async with objects.receive("a/b", size=6, max_size=6) as receiver:
         await receiver.write(b"012")
@@ -173,7 +173,7 @@ async def test_canceled_upload_leaves_no_files(objects: LocalObjects, root: Path
                 await receiver.write(bytes(100_000))
 
     task = asyncio.create_task(upload())
-    # before it starts, while the file is created, between writes and in a write
+    # canceled before the start, while the file is created, between writes and during a write
     for _ in range(steps):
         await asyncio.sleep(0 if steps < 4 else 0.001)
     task.cancel()
@@ -215,7 +215,7 @@ async def test_partial_files_of_a_killed_process_are_removed(objects: LocalObjec
 async def test_sweep_continues_after_a_file_that_vanishes(
     objects: LocalObjects, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may sweep at the same time."""
+    """Another process may remove partial files at the same time."""
     left = [root / f".put-{number}" for number in range(20)]
     root.mkdir()
     for path in left:
@@ -223,7 +223,7 @@ async def test_sweep_continues_after_a_file_that_vanishes(
         os.utime(path, (0, 0))
 
     def remove(path: Path, *, missing_ok: bool = False) -> None:
-        """Remove a file, and another one that the sweep has listed already."""
+        """Remove a file and another file that the sweep has already listed."""
         path.unlink(missing_ok=missing_ok)
         others = [other for other in left if other.exists()]
         others[len(others) // 2].unlink()

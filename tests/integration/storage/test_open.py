@@ -1,4 +1,4 @@
-"""Which store a URL opens."""
+"""A URL determines which store is opened."""
 
 import subprocess
 import sys

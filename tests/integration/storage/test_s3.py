@@ -1,4 +1,4 @@
-"""The S3 store: its configuration and its errors."""
+"""The S3 store reads its configuration and explains errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,7 @@ def calls(store: ObjectStore) -> list[Awaitable[object]]:
 
 @asynccontextmanager
 async def open_store(handler: Handler, prefix: str = "") -> AsyncIterator[S3Objects]:
-    """A store on a server that answers with this handler."""
+    """Open a store on a server that answers with this handler."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     async with TestServer(app) as server:

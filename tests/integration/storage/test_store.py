@@ -1,4 +1,4 @@
-"""Behaviour of every store."""
+"""Every store behaves the same."""
 
 import asyncio
 from collections.abc import Awaitable

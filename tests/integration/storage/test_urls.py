@@ -17,7 +17,7 @@ from tests.support.storage import Clock, paths_in
 
 PATH = "tenants/7/ai-jobs/1/ü output.png"
 PNG = {"Content-Type": "image/png"}
-# rclone answers 400 to an expired URL, where AWS says 403
+# rclone answers 400 to an expired URL, and AWS answers 403
 REFUSED = (400, 403)
 
 
@@ -88,7 +88,7 @@ async def test_upload_url_with_once_cannot_replace_an_object(local: LocalObjects
     assert (await http.put(upload.url, headers=upload.headers, content=b"one")).status_code == 200
     answer = await http.put(upload.url, headers=upload.headers, content=b"two")
     assert (answer.status_code, answer.text) == (409, str(already_uploaded()))
-    # the response to an upload may be lost, so the same bytes are accepted
+    # the response to an upload may be lost, so the same bytes are accepted again
     assert (await http.put(upload.url, headers=upload.headers, content=b"one")).status_code == 200
     assert await local.get(PATH) == b"one"
     assert await paths_in(local) == [PATH]
@@ -129,7 +129,7 @@ async def test_s3_server_that_refuses_conditions_accepts_uploads(
 
 
 @pytest.mark.parametrize("code", ["InvalidArgument", "InvalidRequest", "400"])
-async def test_s3_server_that_refuses_every_write_is_not_taken_for_one_without_conditions(
+async def test_s3_server_that_refuses_every_write_fails_the_check_for_conditional_writes(
     s3_with_conditions: S3Objects, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     store = s3_with_conditions
@@ -257,7 +257,7 @@ async def test_local_download_url_allows_head(local: LocalObjects, http: httpx.A
 async def test_local_upload_is_limited_to_the_largest_size(
     local: LocalObjects, http: httpx.AsyncClient, *, is_chunked: bool
 ) -> None:
-    # a pre-signed PUT of S3 cannot limit the size
+    # a pre-signed S3 PUT cannot limit the size
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(11):
             yield b"x"

@@ -1,4 +1,4 @@
-"""Commands forked by tests are signalled like any process."""
+"""Commands forked by tests can be signalled like any process."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Secrets in log lines are found, also if another process made them."""
+"""Secrets in log lines are found, even if another process logged them."""
 
 import secrets
 from collections.abc import Callable

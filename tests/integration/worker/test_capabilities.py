@@ -1,4 +1,4 @@
-"""The capabilities of a worker reach the control plane, also when they change."""
+"""A worker reports its capabilities to the control plane, and reports them again when they change."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The output of a worker on a real terminal, and without one."""
+"""A worker prints status lines on a terminal, and JSON lines without one."""
 
 import asyncio
 import fcntl
@@ -28,7 +28,7 @@ PROGRAM = (sys.executable, "-m", "tests.support.console_program")
 
 
 class Terminal:
-    """A program on its own terminal, and everything that it has shown there."""
+    """A program on its own terminal, with all of its output."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
@@ -37,7 +37,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """Without colours and cursor movements."""
+        """The output without colours and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r", "\n")
 
     async def until(self, pattern: str) -> re.Match[str]:
@@ -59,7 +59,7 @@ class Terminal:
         try:
             chunk = await self._reader.read(65536)
         except OSError:
-            # a terminal reports a closed other end as an error
+            # a terminal whose other end is closed raises an error
             chunk = b""
         self.raw += chunk.decode()
         return bool(chunk)
@@ -93,7 +93,7 @@ async def terminal(code: str, *, width: int = 120, env: Mapping[str, str] | None
 
 
 async def lines_of(code: str) -> list[dict[str, Any]]:
-    """The output of the same program without a terminal."""
+    """Return the output of the same program without a terminal."""
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
         code,
@@ -164,7 +164,7 @@ async def test_status_lines_show_progress_and_are_erased_at_the_end() -> None:
         await shown.until(r"abcd5678 9f8e7d6c running +━+[╸╺]?━* +40% KSampler +\d+ s")
         await shown.until(r"abcd9999 9f8e7d6c fetching +━+ +0% +\d+ s")
         await shown.end()
-    # the cursor is shown again, after the status lines are erased
+    # the cursor is shown again after the status lines are erased
     assert re.search(r"\x1b\[\?25h\r(\x1b\[1A\x1b\[2K){2}$", shown.raw)
 
 
@@ -233,7 +233,7 @@ async def test_log_lines_contain_no_secrets_and_no_user_text() -> None:
         on_terminal = await shown.end()
     for text in (json.dumps(lines), on_terminal):
         assert [secret for secret in SECRETS if secret in text] == []
-        # the rest shows where it failed
+        # the rest of the traceback shows where it failed
         assert "https://bucket.s3.example.com/in/cat.png" in text
         assert "http://10.0.0.1:8188/x" in text
 

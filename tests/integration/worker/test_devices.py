@@ -1,4 +1,4 @@
-"""A worker's report about its GPUs."""
+"""A worker reports its GPUs."""
 
 import asyncio
 from typing import Any
@@ -37,7 +37,7 @@ def test_gpu_name_is_reduced_to_its_model(name: str, shown: str) -> None:
 def test_used_memory_is_total_minus_free() -> None:
     expected = {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
     assert describe(stats(), []) == expected
-    # A server that splits work over several GPUs is measured by its first one.
+    # A server that splits work over several GPUs is measured by its first GPU.
     both = {"devices": [*stats()["devices"], *stats("cuda:1 NVIDIA RTX", free=GIB)["devices"]]}
     assert describe(both, []) == expected
 
@@ -89,7 +89,7 @@ async def test_every_server_is_listed_and_unreachable_ones_have_a_reason(monkeyp
                 "unavailable_reason": unreachable.unavailable_reason,
             }
             assert "127.0.0.1:1" in (unreachable.unavailable_reason or "")
-            # One of them can be used.
+            # One of the servers can be used.
             assert found.unavailable is None
             # the control plane would silently drop an unknown field
             monkeypatch.setattr(devices, "describe", lambda *_: {"memory_totl": 1})

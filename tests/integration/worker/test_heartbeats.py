@@ -1,4 +1,4 @@
-"""The heartbeats of one lease, as the control plane receives them."""
+"""The control plane receives the heartbeats of one lease."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @dataclass
 class Plane:
-    """Answers heartbeats with `stop`; long-polling heartbeats wait until it is set."""
+    """A control plane that answers heartbeats with `stop`; long-polling heartbeats wait until `must_stop` is set."""
 
     lease: Lease
     news: list[dict[str, Any]] = field(default_factory=list)
@@ -71,7 +71,7 @@ async def send_heartbeats(
             await control.close()
 
 
-async def test_fast_progress_is_sent_once_a_second() -> None:
+async def test_fast_progress_is_sent_once_per_second() -> None:
     async with send_heartbeats() as (plane, heartbeats):
         loop = asyncio.get_running_loop()
         began_at, steps = loop.time(), 0
@@ -81,7 +81,7 @@ async def test_fast_progress_is_sent_once_a_second() -> None:
             heartbeats.progress(steps / 100_000, step=steps)
             await asyncio.sleep(0.005)
         await waiting
-        # the first is sent at once, the others never earlier than a second after the one before
+        # the first report is sent at once, each other at least a second after the previous report
         assert loop.time() - began_at >= 2 * NEWS_SECONDS
         steps_sent = [body["progress"]["step"] for body in plane.news]
         assert steps_sent == sorted(steps_sent)

@@ -1,4 +1,4 @@
-"""EC2 metadata is read with version 2 of its protocol, and a missing service causes no wait."""
+"""EC2 metadata is read with IMDSv2, and a missing metadata service causes no wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,13 +49,13 @@ async def test_instance_id_region_and_type_are_read() -> None:
 
 
 async def test_metadata_without_a_token_is_refused() -> None:
-    """The simulated service requires a token, so that the other tests can fail."""
+    """The simulated service requires a token, so the other tests fail if the worker sends none."""
     async with Metadata() as metadata, httpx.AsyncClient(base_url=metadata.url) as http:
         assert (await http.get("/latest/meta-data/instance-id")).status_code == 401
         assert (await http.put("/latest/api/token")).status_code == 400
 
 
-async def test_missing_notice_is_none_and_a_notice_has_the_time_of_ec2() -> None:
+async def test_missing_notice_is_none_and_a_notice_has_the_time_from_ec2() -> None:
     async with Metadata(clock_seconds=3600) as metadata, open_imds(metadata.url) as imds:
         assert await imds.get(SPOT) is None
         assert imds.is_available
@@ -107,7 +107,7 @@ async def test_unreachable_metadata_service_returns_none() -> None:
         assert not imds.is_available
 
 
-async def test_silent_metadata_service_is_waited_for_once() -> None:
+async def test_silent_metadata_service_delays_only_the_first_request() -> None:
     released = asyncio.Event()
     connections = []
 
@@ -132,7 +132,7 @@ async def test_silent_metadata_service_is_waited_for_once() -> None:
     ("status", "text"),
     [(403, "disabled"), (404, "not of this cloud"), (405, ""), (200, "<html>Please sign in</html>"), (200, "")],
 )
-async def test_foreign_server_at_the_address_is_not_ec2(status: int, text: str) -> None:
+async def test_other_server_at_the_metadata_address_is_not_ec2(status: int, text: str) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(status=status, text=text)
 

@@ -1,4 +1,4 @@
-"""Inputs of a job: effect assets are downloaded once for all jobs, user files for this job only."""
+"""Effect assets are downloaded once for all jobs; user files are downloaded only for their job."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ class Bench:
     work: Path
 
     def lease(self, number: int = 1) -> Lease:
-        """A job with a user's photo and an asset of its effect."""
+        """Return a lease whose job has a user's photo and an asset of its effect."""
         assets = (make_asset("photo.jpg", is_primary_input=True), make_asset("lut.png", content=LUT))
         urls = self.storage.urls("photo.jpg", "lut.png")
         return make_lease(number, assets=assets, urls=urls, input_name="Grandma's 80th.JPEG")
@@ -80,14 +80,14 @@ async def test_assets_are_cached_and_user_files_are_removed(bench: Bench) -> Non
         lease = bench.lease(number)
         await bench.inputs.fetch(lease, refresh=no_refresh)
         bench.inputs.clean(lease)
-        # cleaning twice does no harm
+        # cleaning twice is harmless
         bench.inputs.clean(lease)
         assert bench.files == []
     assert [request.path for request in bench.storage.requests].count("/lut.png") == 1
     assert [request.path for request in bench.storage.requests].count("/photo.jpg") == 2
 
 
-async def test_cleanup_leaves_foreign_files(bench: Bench) -> None:
+async def test_cleanup_keeps_unrelated_files(bench: Bench) -> None:
     first, second = bench.lease(1), bench.lease(2)
     for lease in (first, second):
         await bench.inputs.fetch(lease, refresh=no_refresh)
@@ -96,7 +96,7 @@ async def test_cleanup_leaves_foreign_files(bench: Bench) -> None:
     assert bench.files == [f"{first.name}/output.png", f"{second.name}/inputs/0.jpeg"]
 
 
-async def test_asset_stays_while_a_job_needs_it(bench: Bench, tmp_path: Path) -> None:
+async def test_asset_is_kept_while_a_job_needs_it(bench: Bench, tmp_path: Path) -> None:
     cache = AssetCache(tmp_path / "small", max_bytes=0)
     transfers = Transfers(retries=0)
     inputs = Inputs(transfers, cache, folder=tmp_path / "work", asset_folder="assets")
@@ -123,7 +123,7 @@ async def test_asset_stays_while_a_job_needs_it(bench: Bench, tmp_path: Path) ->
         ("a.not!safe", "none", "text", ".bin"),
     ],
 )
-async def test_suffix_is_that_of_the_name_the_url_or_the_type(
+async def test_suffix_comes_from_the_name_the_url_or_the_type(
     bench: Bench, name: str | None, url: str, kind: str, suffix: str
 ) -> None:
     bench.storage.answers = [answer_with(200, body=b"x")]

@@ -1,4 +1,4 @@
-"""Where the folder of a ComfyUI is not known, the worker says once that job files stay."""
+"""If the folder of a ComfyUI is unknown, the worker reports once that it leaves job files there."""
 
 from pathlib import Path
 

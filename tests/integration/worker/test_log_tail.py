@@ -1,4 +1,4 @@
-"""The last lines of a worker's log: few, without secrets, and sent on request."""
+"""A worker sends the last few lines of its log on request, without secrets."""
 
 import asyncio
 import io
@@ -23,7 +23,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @asynccontextmanager
 async def plane(lines: list[str] | None) -> AsyncIterator[tuple[ControlPlane, "asyncio.Queue[Any]", dict[str, int]]]:
-    """A control plane that requests logs, the logs it received, and the status of its answers."""
+    """Yield a control plane that requests logs, the logs that it received, and the statuses of its answers."""
     sent: asyncio.Queue[Any] = asyncio.Queue()
     status = {"logs": 200}
 

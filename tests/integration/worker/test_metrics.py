@@ -1,4 +1,4 @@
-"""Prometheus metrics of a worker."""
+"""A worker serves Prometheus metrics."""
 
 import asyncio
 import socket
@@ -36,13 +36,13 @@ class Servers:
     names: dict[str, list[str]] = field(default_factory=lambda: {"self_hosted": ["a", "b"], "cloud": []})
 
     def online(self, provider: str) -> Sequence[str]:
-        # fails outside the event loop, which changes the names
+        # this raises outside the event loop: only there may the names be read, because it changes them
         asyncio.get_running_loop()
         return self.names[provider]
 
 
 class Worker:
-    """Served metrics, and their source."""
+    """The served metrics and their sources."""
 
     def __init__(self) -> None:
         self.metrics = WorkerMetrics()
@@ -86,7 +86,7 @@ async def test_metrics_are_served(worker: Worker) -> None:
     figures = await worker.read()
     assert figures["comfyrelay_worker_jobs_total|completed"] == 2
     assert figures["comfyrelay_worker_jobs_total|failed"] == 1
-    # outcomes that never happened are 0, so that the first one is an increase
+    # outcomes that have not happened yet are 0, so the first one is an increase
     assert figures["comfyrelay_worker_jobs_total|requeued"] == 0
     assert figures["comfyrelay_worker_run_seconds_sum"] == 12
     assert figures["comfyrelay_worker_run_seconds_bucket|10.0"] == 0
@@ -150,7 +150,7 @@ async def test_busy_seconds_grow_only_while_jobs_run(worker: Worker) -> None:
     worker.metrics.update()
     most = 2 * (loop.time() - began)
     third = (await worker.read())[f"{name}|self_hosted"]
-    # two jobs ran at once
+    # two jobs ran in parallel
     assert least <= third <= most
     assert (await worker.read())[f"{name}|self_hosted"] == third
     assert (await worker.read())[f"{name}|cloud"] == 0

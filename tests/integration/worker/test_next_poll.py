@@ -1,4 +1,4 @@
-"""A worker polls for its next job with a completion, where it would poll right after it."""
+"""If a worker would poll right after a completion, it sends the poll together with the completion."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,11 +34,11 @@ async def nothing() -> None:
 
 @dataclass
 class Site:
-    """A control plane that records requests, and a worker with one slot and without background uploads."""
+    """A control plane that records requests, and a worker with one slot and no background uploads."""
 
     protocol: int = MIN_NEXT_PROTOCOL
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    # Answers to completions that replace the usual one.
+    # Answers to the next completions, in place of the usual answer.
     answers: list[Answer] = field(default_factory=list)
     polled: asyncio.Event = field(default_factory=asyncio.Event)
     held: list[Lease] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Site:
     async def poll(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(("poll", await request.json()))
         self.polled.set()
-        # A long poll, until the worker leaves.
+        # A long poll that lasts until the worker disconnects.
         await asyncio.Event().wait()
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ async def polling(site: Site) -> AsyncIterator[None]:
             await task
 
 
-async def test_completion_carries_the_poll_for_the_freed_slot() -> None:
+async def test_completion_includes_the_poll_for_the_freed_slot() -> None:
     async with open_site() as (site, lease):
         await site.settle(lease)
     [sent] = site.next_polls
@@ -175,7 +175,7 @@ async def test_pending_poll_is_not_repeated_with_a_completion() -> None:
         site.held.clear()
         async with polling(site):
             await site.polled.wait()
-            # The poll is still pending when the worker is full again.
+            # The poll is still pending when all slots of the worker are used again.
             site.held.append(lease)
             await site.settle(lease)
     assert site.next_polls == [None]
@@ -205,7 +205,7 @@ async def test_repeated_completion_sends_the_same_poll() -> None:
 
 async def test_lost_answer_is_repeated_by_the_next_poll() -> None:
     async with open_site(answers=[_hang_up]) as (site, lease), asyncio.timeout(PATIENCE_SECONDS):
-        # A heartbeat says that the lease has ended, because it was completed.
+        # A heartbeat reports that the lease has ended, because the completion was processed.
         lease.request_stop(LeaseStop.LOST)
         with pytest.raises(LeaseLost):
             await site.settle(lease)

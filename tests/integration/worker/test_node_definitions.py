@@ -1,4 +1,4 @@
-"""A worker uploads its node definitions to control planes of all kinds."""
+"""A worker uploads its node definitions, whether or not the control plane accepts them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 class Plane:
-    """A control plane that stores uploads, after it has answered with `answers`."""
+    """A control plane that first answers uploads with `answers`, then stores them."""
 
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Only files of stopped or failed runs, and inputs of abandoned uploads, are removed from ComfyUI."""
+"""Only files of stopped or failed runs and inputs of abandoned uploads are removed from ComfyUI."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -91,7 +91,7 @@ async def test_files_of_worker_runs_are_removed(
 async def test_files_of_script_runs_are_kept(
     simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
-    """The prompts of a script are among its runs, and their files belong to its user."""
+    """The runs of a script are recorded as well, but their files belong to the user."""
     prompt_id = await leave_preview(simulator)
     orphaned_files.add([("comfyui-1", prompt_id)])
     await wait_until_forgotten(state)
@@ -123,7 +123,7 @@ async def test_removed_server_is_not_waited_for(
     await wait_until_forgotten(state)
 
 
-async def test_run_on_an_unreachable_server_stays_recorded_for_the_next_process(
+async def test_run_on_an_unreachable_server_remains_recorded_for_the_next_process(
     simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
     prompt_id = await leave_preview(simulator, **{MARK: "1-abc"})
@@ -144,7 +144,7 @@ async def network(simulator: Simulator) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def proxied_servers(network: Proxy) -> AsyncIterator[Servers]:
-    """The server behind a network that can be blocked."""
+    """Yield the server behind a network that can be blocked."""
     servers = Servers(WorkerSettings(comfyui_base_url=[network.url]), on_change=lambda: None)
     yield servers
     await servers.close()
@@ -167,7 +167,7 @@ async def run_with_input(servers: Servers) -> None:
 
 
 async def abandon_upload(network: Proxy, servers: Servers) -> None:
-    """Stop a run while the server hangs before it has read its input."""
+    """Stop a run whose input the hanging server has not read yet."""
     network.hold(suffix=END_OF_FORM)
     run = asyncio.create_task(run_with_input(servers))
     await network.until_held()
@@ -267,7 +267,7 @@ async def test_unanswered_upload_is_reported_once(network: Proxy, proxied_server
 async def test_upload_to_a_server_removed_from_the_settings_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
-    """Files that it has read by then are still removed."""
+    """Files that the server has read by then are still removed."""
     await run_with_input(servers)
     state.record_upload("comfyui-2", FOLDER)
     orphaned_files.add_upload("comfyui-2", FOLDER)

@@ -22,7 +22,7 @@ TEXT: dict[str, Any] = {"output_extension": "txt", "output_mime_type": "text/pla
 
 
 def make_result(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunResult:
-    """Files as `node/name`; previews begin with `temp-`."""
+    """Return a result with these files, given as `node/name`; the names of previews begin with `temp-`."""
     return RunResult(
         prompt_id="p",
         files=tuple(
@@ -38,7 +38,7 @@ def make_result(*files: str, texts: dict[str, tuple[str, ...]] | None = None) ->
     [
         (["1/a.png"], None, "a.png"),
         (["1/a.png", "2/b.png"], "2", "b.png"),
-        # the output node wins over a better suffix of another node
+        # the output node takes precedence over a better suffix of another node
         (["1/a.mp4", "2/b.png"], "2", "b.png"),
         (["2/a.png", "2/b.mp4"], "2", "b.mp4"),
         (["2/a.png", "2/b.webm"], "2", "b.webm"),
@@ -70,7 +70,7 @@ def test_text_is_the_output_of_a_text_workflow() -> None:
         pick(make_result(texts=texts), make_lease(output_extension="json", output_mime_type="application/json"))
         == "one"
     )
-    # a text wins over an image, and a text file over a text
+    # a text takes precedence over an image, and a text file over a text
     assert pick(make_result("3/a.png", texts=texts), make_lease(**TEXT)) == "one"
     assert isinstance(pick(make_result("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
 
@@ -149,7 +149,7 @@ async def test_extra_files_are_limited_in_number_and_size(comfy: ComfyClient, tm
         (),
         "5 of 6 files of the run are not kept: a job keeps at most 9 readable files of 10 bytes each.",
     )
-    # a server that names no limit keeps one output
+    # a server that sends no limit keeps one output
     assert (await collect_more(comfy, many, make_lease(), tmp_path))[0] == ()
 
 
@@ -181,11 +181,11 @@ async def test_every_saved_file_of_a_run_is_an_output(comfy: ComfyClient, tmp_pa
         # nothing is saved, so the previews are the outputs
         (["1/temp-a.png", "1/temp-b.png", "2/temp-c.png"], ["temp-b.png", "temp-c.png"]),
         (["1/a.png", "1/b.png", "2/temp-c.png"], ["b.png"]),
-        # a node lists a file twice
+        # a node lists one file twice
         (["1/a.png", "1/b.png", "1/a.png", "1/b.png"], ["b.png"]),
     ],
 )
-def test_previews_and_repeated_files_are_no_further_outputs(files: list[str], expected: list[str]) -> None:
+def test_previews_and_repeated_files_are_not_extra_outputs(files: list[str], expected: list[str]) -> None:
     assert [file.filename for file in others(make_result(*files), make_lease())] == expected
 
 

@@ -1,4 +1,4 @@
-"""Previews of one job: which images of ComfyUI are uploaded, when, and in which size."""
+"""A worker uploads some of ComfyUI's preview images of a job, at a limited rate and size."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 def make_image(side: int, form: str, *, seed: int = 0) -> bytes:
-    """Noise, which no format compresses."""
+    """Return an image of noise, which no format can compress."""
     file = io.BytesIO()
     Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(side * side * 3)).save(file, form)
     return file.getvalue()
@@ -48,7 +48,7 @@ def watch(storage: Storage, lease: Lease, *, seconds: float = 1000.0) -> None:
 
 
 async def wait_for_uploads(storage: Storage, count: int) -> None:
-    """Wait until this many images have been stored and answered."""
+    """Wait until this many images have been stored and the uploads answered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(storage.requests) < count or storage.at_once:
             storage.arrived.clear()

@@ -1,4 +1,4 @@
-"""Scale-in protection, with Auto Scaling simulated by moto's server."""
+"""A working instance is protected from scale-in; moto's server simulates Auto Scaling."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ GROUP = "gpu"
 
 @pytest.fixture(autouse=True)
 def _account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dummy credentials, and none of the machine."""
+    """Use dummy credentials, and none of this machine."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
@@ -47,7 +47,7 @@ def moto_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def scaling(moto_url: str) -> Any:
-    """A group with one instance."""
+    """Create a group with one instance; return the Auto Scaling client."""
     access: Any = {"endpoint_url": moto_url, "aws_access_key_id": "test", "aws_secret_access_key": "test"}
     image = boto3.client("ec2", region_name=REGION, **access).describe_images()["Images"][0]["ImageId"]
     scaling = boto3.client("autoscaling", region_name=REGION, **access)
@@ -64,7 +64,7 @@ def scaling(moto_url: str) -> Any:
 
 @dataclass
 class Aws:
-    """Moto behind a gate: it counts requests, and can refuse them or hold them until it is opened."""
+    """Moto behind a gate that counts requests and can refuse them, or hold them until it is opened."""
 
     url: str
     scaling: Any
@@ -87,7 +87,7 @@ class Aws:
 
 @pytest.fixture
 async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
-    # by name, because the moto servers of one process share their groups
+    # select by name, because the moto servers of one process share their groups
     [group] = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
     aws = Aws("", scaling, group["Instances"][0]["InstanceId"])
     scaling.set_instance_protection(
@@ -142,7 +142,7 @@ async def test_instance_is_protected_only_while_it_works(aws: Aws) -> None:
     assert await aws.is_protected()
     async with open_protection(aws) as protection:
         protection.want(False)
-    # closing at once still turns off the protection of an earlier process
+    # even if closed at once, it turns off the protection of an earlier process
     assert aws.wishes == [True, False]
     assert not await aws.is_protected()
 
@@ -197,7 +197,7 @@ async def test_refused_protection_is_retried_and_logged_once(aws: Aws) -> None:
 
 
 async def test_failed_request_is_followed_by_an_explicit_reset(aws: Aws) -> None:
-    """The answer may have been lost, although the request succeeded."""
+    """The request may have succeeded even though its answer was lost."""
     async with open_protection(aws) as protection:
         protection.want(False)
         await aws.until(lambda wishes: wishes == [False])

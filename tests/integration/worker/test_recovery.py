@@ -1,4 +1,4 @@
-"""After a failure ComfyUI is recovered before the next job can start on it."""
+"""After a failure, ComfyUI is recovered before the next job can start on it."""
 
 import asyncio
 import sys
@@ -49,9 +49,7 @@ async def test_memory_is_freed_before_out_of_memory_is_raised(simulator: Simulat
     assert simulator.log.count("POST", "/free") == 1
 
 
-async def test_faulty_gpu_is_refused_until_comfyui_was_restarted(
-    simulator: Simulator, client: RecoveringClient
-) -> None:
+async def test_faulty_gpu_is_refused_until_comfyui_is_restarted(simulator: Simulator, client: RecoveringClient) -> None:
     await client.check()
     await cause_gpu_fault(simulator, client)
     assert client.has_gpu_fault
@@ -64,7 +62,7 @@ async def test_faulty_gpu_is_refused_until_comfyui_was_restarted(
             try:
                 await client.check()
             except ServerRefused:
-                # the client may not have noticed the lost connection yet
+                # the client may not yet have noticed the lost connection
                 await asyncio.sleep(0.05)
     assert (await client.run(invert())).files
 
@@ -123,7 +121,7 @@ class TestRestarts:
 
 
 class ExitedProcess(SupervisedProcess):
-    """A process that exited after this output."""
+    """A process that exited after printing these lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[float, str]] = []
@@ -147,7 +145,7 @@ async def test_job_error_excludes_output_of_earlier_jobs(simulator: Simulator) -
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await begun.wait()
-        # it waits behind the first, whose output follows
+        # the second run waits behind the first, whose output follows
         second = asyncio.create_task(client.run(invert(), on_event=lambda _event: accepted.set()))
         await accepted.wait()
         process.lines.append((monotonic(), "the last word of the first"))

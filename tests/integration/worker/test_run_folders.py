@@ -1,4 +1,4 @@
-"""After a job its files are removed from ComfyUI's folders, and no others."""
+"""After a job, only its own files are removed from ComfyUI's folders."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +42,7 @@ def remove(base: Path, run_result: RunResult | None = None, *, prompt_ids: tuple
     ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=run_result, prompt_ids=prompt_ids)
 
 
-def test_files_of_the_user_stay_in_a_shared_folder(tmp_path: Path) -> None:
+def test_files_of_the_user_are_kept_in_a_shared_folder(tmp_path: Path) -> None:
     own = tmp_path / "output" / "mine.png"
     ours = tmp_path / "output" / "comfyrelay" / "run-1" / "picture.png"
     for path in (own, ours):
@@ -168,7 +168,7 @@ def test_nothing_is_removed_without_known_folders(base: Path) -> None:
 
 
 class TestAssets:
-    """Copies of effect assets are removed when the worker drops them, and nothing else is."""
+    """When the worker drops effect assets from its cache, only their copies are removed."""
 
     CACHED = tuple(f"{digit * 64}.png" for digit in "ab")
     COPIES = tuple(f"input/comfyrelay/assets/{digit * 40}.png" for digit in "ab")
@@ -183,7 +183,7 @@ class TestAssets:
     def test_asset_is_removed_by_its_cache_name(self, base: Path, folders: ComfyFolders) -> None:
         folders.remove_asset(self.CACHED[0])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
-        # removing a missing asset does no harm
+        # removing a missing asset is harmless
         folders.remove_asset(self.CACHED[0])
 
     def test_assets_missing_from_the_cache_are_removed(self, base: Path, folders: ComfyFolders) -> None:

@@ -1,4 +1,4 @@
-"""Which server a job waits for, and a worker's report about its servers: warm workflows, versions and capabilities."""
+"""A worker chooses a server for each job, and reports warm workflows, versions and capabilities of its servers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,7 +31,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @asynccontextmanager
 async def open_servers(*urls: str, online: int = 0) -> AsyncIterator[Servers]:
-    """Open the servers, and wait until `online` of them are."""
+    """Open the servers and wait until `online` of them are online."""
     changed = asyncio.Event()
     servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=changed.set)
     await servers.open()
@@ -72,7 +72,7 @@ async def test_larger_gpu_gets_the_job_that_ran_out_of_memory(tmp_path: Path) ->
 
 
 def workflows(count: int) -> Iterator[Graph]:
-    """Different workflows, because their nodes have other ids."""
+    """Yield workflows that differ in the id of their node."""
     for number in range(count):
         yield {str(number): words()["1"]}
 
@@ -127,7 +127,7 @@ class SimulatedProcess(SupervisedProcess):
 
 
 class TestOutOfMemory:
-    """A managed ComfyUI that runs out of memory, although it should not, is restarted."""
+    """A managed ComfyUI that unexpectedly runs out of memory is restarted."""
 
     colors = count()
 
@@ -154,7 +154,7 @@ class TestOutOfMemory:
             await servers.close()
 
     async def run(self, servers: Servers) -> str | None:
-        # ComfyUI would answer an equal graph from its cache.
+        # ComfyUI would serve an equal graph from its cache.
         history, graph = RunHistory(), invert(next(self.colors))
         await servers.run(make_lease(), graph, (), history=history, on_event=lambda _: None, on_move=lambda: None)
         return history.client_id
@@ -171,7 +171,7 @@ class TestOutOfMemory:
             [blocked, fine] = servers.pool.stats().clients.values()
             assert (len(blocked.blocked_hashes), len(fine.blocked_hashes)) == (1, 0)
 
-    async def test_only_server_is_restarted_if_it_has_run_the_workflow_before(
+    async def test_single_server_is_restarted_if_it_has_run_the_workflow_before(
         self, simulators: list[Simulator]
     ) -> None:
         async with self.managed(simulators[0]) as (servers, [process]):
@@ -182,13 +182,13 @@ class TestOutOfMemory:
                     await self.run(servers)
                 await process.restarted.wait()
                 process.restarted.clear()
-                # It has not run the workflow since.
+                # The restarted server has not run the workflow yet, so it is not restarted again.
                 with pytest.raises(NoMemory):
                     await self.run(servers)
                 assert not process.restarted.is_set()
                 failing.end()
 
-    async def test_server_blocked_by_the_control_plane_is_restarted_once_an_hour(
+    async def test_server_blocked_by_the_control_plane_is_restarted_once_per_hour(
         self, simulators: list[Simulator], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = {"now": 0.0}
@@ -199,7 +199,7 @@ class TestOutOfMemory:
                 servers.restart_blocked("comfyui-0")
                 if is_restarted:
                     await process.restarted.wait()
-                # It runs jobs in any case.
+                # The server runs jobs in either case.
                 assert await self.run(servers) == "comfyui-0"
                 assert process.restarted.is_set() is is_restarted
             servers.restart_blocked("comfyui-of-another-time")
@@ -264,7 +264,7 @@ class TestUnreachableServer:
 
 @asynccontextmanager
 async def fake_comfyui(stats: Any, info: Any) -> AsyncIterator[str]:
-    """A ComfyUI that reports these values."""
+    """Start a fake ComfyUI that reports these values."""
 
     answers = {"/system_stats": stats, "/object_info": info}
 
@@ -311,7 +311,7 @@ async def test_server_reports_missing_nodes_and_models() -> None:
 
 
 async def test_invalid_names_are_skipped() -> None:
-    """A file name on a Linux disk may be any bytes; a control plane would refuse the whole report."""
+    """On Linux, a file name may contain any bytes; the control plane would refuse the whole report."""
     names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]
     async with fake_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
         report = await gather(servers, {})
@@ -337,7 +337,7 @@ async def test_unreachable_server_reports_nothing() -> None:
     ("usual", "watched", "method"),
     [(None, False, "auto"), (5.0, False, "auto"), (0.8, False, "none"), (0.8, True, "auto")],
 )
-async def test_short_run_makes_no_previews_unless_watched(usual: float | None, watched: bool, method: str) -> None:
+async def test_short_run_requests_no_previews_unless_watched(usual: float | None, watched: bool, method: str) -> None:
     lease = make_lease()
     if watched:
         lease.preview = PreviewTarget(url="http://nowhere", headers={}, until=monotonic() + 60)
@@ -363,8 +363,8 @@ async def test_short_run_makes_no_previews_unless_watched(usual: float | None, w
     assert prompt.extra_data["preview_method"] == method
 
 
-async def test_run_stopped_during_its_submission_is_known() -> None:
-    """ComfyUI may have started it, so its files must be found."""
+async def test_run_stopped_during_its_submission_is_recorded() -> None:
+    """ComfyUI may have started the run, so its files must be found."""
     history = RunHistory()
     async with Simulator() as simulator, open_servers(simulator.url, online=1) as servers:
         simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt", times=1))

@@ -1,4 +1,4 @@
-"""Shutdown notices: why a worker deregisters, how long it has, and which of two notices wins."""
+"""A shutdown notice says why a worker deregisters and by when; the more urgent of two notices applies."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ async def wait_for_newer(notices: Notices, notice: Notice | None) -> Notice:
     return await asyncio.wait_for(notices.wait_newer(notice), PATIENCE_SECONDS)
 
 
-async def test_no_notice_exists_until_ec2_sends_one() -> None:
+async def test_there_is_no_notice_until_ec2_sends_one() -> None:
     async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         for path in (SPOT, LIFECYCLE, REBALANCE):
             await metadata.until_asked(path, 2)
@@ -72,7 +72,7 @@ async def test_remaining_time_follows_the_clock_of_ec2() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"action": "terminate"}', '{"action": "stop", "time": "soon"}'])
-async def test_notice_without_a_valid_time_means_now(text: str) -> None:
+async def test_notice_without_a_valid_time_applies_at_once(text: str) -> None:
     async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.arm(SPOT, text)
         notice = await wait_for_newer(notices, None)
@@ -116,7 +116,7 @@ async def test_only_a_more_urgent_notice_replaces_the_current_one() -> None:
     async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         metadata.recommend_rebalance()
         rebalance = await wait_for_newer(notices, None)
-        # the same again, and the same with a later time
+        # the same recommendation again, first unchanged, then with a later time
         await metadata.until_asked(REBALANCE, 2)
         metadata.recommend_rebalance()
         await metadata.until_asked(REBALANCE, 2)
@@ -125,7 +125,7 @@ async def test_only_a_more_urgent_notice_replaces_the_current_one() -> None:
         metadata.interrupt(seconds=100)
         spot = await wait_for_newer(notices, rebalance)
         assert spot.reason == "spot_interruption"
-        # a clock jump does not make it more urgent
+        # a clock jump does not make the notice more urgent
         metadata.clock_seconds += 60
         await metadata.until_asked(SPOT, 2)
         assert notices.current is spot
@@ -149,7 +149,7 @@ def notice(seconds: float | None, *, came_at: float = 0.0, at_once: bool = False
         (notice(120), notice(120), False),
         (notice(30), notice(120), True),
         (notice(120), notice(30), False),
-        # fewer seconds, but it came later: the end time decides
+        # it has fewer seconds but came later: the end time decides
         (notice(60, came_at=100), notice(120), False),
         (notice(10, came_at=100), notice(120), True),
         (notice(0, at_once=True), notice(0), True),
@@ -170,7 +170,7 @@ async def test_every_waiter_gets_the_notice() -> None:
     first = notice(None)
     notices.add(first)
     assert await asyncio.gather(*waiting) == [first] * 3
-    # a later waiter gets it at once, and one that knows it keeps waiting
+    # a later waiter gets the notice at once; a waiter that already knows it keeps waiting
     assert await wait_for_newer(notices, None) is first
     later = asyncio.create_task(wait_for_newer(notices, first))
     notices.add(notice(None))
@@ -203,7 +203,7 @@ async def test_polling_continues_on_ec2_while_metadata_is_unreachable() -> None:
     async with Metadata() as metadata, watch_notices(metadata.url) as notices:
         await metadata.until_asked(SPOT)
         metadata.refuses = True
-        # more checks, of three requests each, than on other machines
+        # there are more checks, of three requests each, than on other machines
         await metadata.until(lambda: metadata.refused >= 3 * (len(RETRY_INTERVALS) + 3))
         assert is_watching(notices)
         metadata.refuses = False
@@ -265,7 +265,7 @@ async def line(process: asyncio.subprocess.Process) -> str:
         *full_only(*itertools.product(LOOPS, (signal.SIGTERM, signal.SIGINT), (signal.SIGTERM, signal.SIGINT))),
     ],
 )
-async def test_first_signal_leaves_time_and_second_signal_none(
+async def test_first_signal_leaves_time_and_second_signal_stops_at_once(
     loop: str, first: signal.Signals, second: signal.Signals
 ) -> None:
     async with program(loop) as process:

@@ -1,4 +1,4 @@
-"""Files to and from storage: complete or not at all, with retries, and with new URLs when the old are refused."""
+"""Transfers are complete or leave nothing, are retried, and get new URLs when storage refuses the old ones."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ def source(tmp_path: Path) -> Path:
 
 
 class Refreshed:
-    """Counts the requests for new URLs."""
+    """Count the requests for new URLs."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self.count = 0
@@ -97,7 +97,7 @@ class TestDownloads:
         with pytest.raises(TransferFailed):
             await transfers.download(url, tmp_path / "a", refresh=no_refresh)
         pauses = [later - earlier for earlier, later in pairwise(asked_at)]
-        # every pause is 75 to 125 % of twice the one before
+        # each pause is 75 to 125% of twice the previous pause
         assert all(pause >= 0.075 * 2**number for number, pause in enumerate(pauses))
         await transfers.close()
 
@@ -165,7 +165,7 @@ class TestDownloads:
     async def test_compressed_object_is_saved_unchanged(
         self, storage: Storage, transfers: Transfers, tmp_path: Path
     ) -> None:
-        """The checksum is that of the stored bytes."""
+        """The checksum covers the bytes as stored."""
         storage.answers = [answer_with(200, body=b"not really packed", headers={"Content-Encoding": "gzip"})]
         await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh)
         assert (tmp_path / "a").read_bytes() == b"not really packed"
@@ -214,7 +214,7 @@ class TestDownloads:
 
 
 class TestUploads:
-    async def test_upload_waits_for_unreachable_storage(self, source: Path) -> None:
+    async def test_upload_is_retried_until_storage_is_reachable(self, source: Path) -> None:
         port, tries = free_port(), count(1)
         enough = asyncio.Event()
 
@@ -286,7 +286,7 @@ class TestUploads:
     async def test_url_refused_during_the_upload_is_replaced(
         self, storage: Storage, transfers: Transfers, source: Path
     ) -> None:
-        """It answers and hangs up while the worker is still sending: the answer may be lost on the way."""
+        """Storage answers and hangs up while the worker is still sending, so the answer may be lost."""
 
         async def refuse_at_once(request: web.Request) -> web.StreamResponse:
             response = web.Response(status=403)
@@ -304,7 +304,7 @@ class TestUploads:
     async def test_url_is_refreshed_after_a_lost_connection(
         self, storage: Storage, transfers: Transfers, source: Path
     ) -> None:
-        """Storage may have refused it, and the answer was lost."""
+        """Storage may have refused the URL in an answer that was lost."""
         storage.answers = [disconnect]
         refresh = Refreshed()
         await transfers.upload(source, storage.output_url, refresh=refresh)

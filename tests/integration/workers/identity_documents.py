@@ -20,7 +20,7 @@ REGION = "eu-central-1"
 
 
 class Authority:
-    """The signer; `bits` is its key size."""
+    """Create the signer with a key of this many bits."""
 
     def __init__(self, bits: int = 2048) -> None:
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
@@ -85,7 +85,7 @@ def document(launched_at: datetime, **changes: Any) -> dict[str, Any]:
 
 
 def encode_like_ec2(signed: str) -> str:
-    """Encode with indefinite lengths and in lines, as EC2 does: it does not write DER."""
+    """Encode with indefinite lengths and in lines, because EC2 does not use DER."""
     data = cms.ContentInfo.load(base64.b64decode(signed))["content"]
     content = data["encap_content_info"]["content"].native
     text = _indefinite(0x24, b"\x04\x82" + len(content).to_bytes(2, "big") + content)

@@ -1,4 +1,4 @@
-"""Workers on EC2 instances, checked against Auto Scaling (moto's server)."""
+"""Workers on EC2 instances are checked against Auto Scaling (moto's server)."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def aws_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def instance_id(aws_url: str) -> str:
-    """An instance started by an Auto Scaling group."""
+    """Return the id of an instance started by an Auto Scaling group."""
     image = boto3.client("ec2").describe_images()["Images"][0]["ImageId"]
     scaling = boto3.client("autoscaling")
     scaling.create_launch_configuration(LaunchConfigurationName="gpu", ImageId=image, InstanceType="g5.xlarge")

@@ -1,4 +1,4 @@
-"""Silent workers are removed, and their number stays within the operator's limit."""
+"""Silent workers are removed, and the number of workers is limited."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def test_silent_worker_is_removed_after_two_hours(world: World) -> None:
     assert await world.audit(desk.worker) == ["register", "remove"]
 
 
-async def test_offline_worker_with_a_lease_stays_until_the_lease_is_reaped(world: World) -> None:
+async def test_offline_worker_with_a_lease_is_kept_until_the_lease_is_reaped(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.submit_and_lease()
     await world.advance(3 * HOUR)
@@ -58,7 +58,7 @@ async def test_desk_workers_and_revoked_workers_are_not_removed(world: World) ->
 
 
 async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World) -> None:
-    """The worker is removed without a lease, or keeps its lease."""
+    """Either the worker is removed and has no lease, or it keeps its lease."""
     desk = await world.desk()
     await world.advance(3 * HOUR)
     await desk.submit()
@@ -76,7 +76,7 @@ async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World
 async def test_worker_with_an_uncommitted_lease_is_not_removed(
     postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
-    """The lease is written but not committed when silent workers are removed."""
+    """When silent workers are removed, the lease has been written but not committed."""
     async with open_world(postgres_backend, tmp_path) as world:
         desk = await world.desk()
         await desk.submit()

@@ -1,4 +1,4 @@
-"""EC2 instances register with their identity document instead of the fleet's secret."""
+"""EC2 instances can register with their identity document instead of the fleet's secret."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -174,7 +174,7 @@ async def test_document_is_accepted_only_with_the_key_of_its_first_registration(
     )
 
 
-async def test_registered_worker_returns_with_its_key_at_any_instance_age(api: Api) -> None:
+async def test_registered_worker_may_return_with_its_key_at_any_instance_age(api: Api) -> None:
     signed = aws().sign(recent_document(api))
     assert (await register(api, signed)).status_code == 201
     await api.clock.set(api.clock.now + timedelta(days=3))
@@ -229,7 +229,7 @@ async def test_secret_is_accepted_in_addition_to_documents(sqlite_api: Api) -> N
 
 
 class TestWorker:
-    """The worker's side, with a simulator of EC2's metadata."""
+    """The worker sends its document, read from a simulator of EC2's metadata."""
 
     @asynccontextmanager
     async def make_registrar(
@@ -260,7 +260,7 @@ class TestWorker:
             with pytest.raises(ConfigurationError, match="this machine has no EC2 identity document"):
                 await registrar.register({})
 
-    async def test_refusal_shows_the_server_message(self, sqlite_api: Api, tmp_path: Path) -> None:
+    async def test_refused_worker_shows_the_message_of_the_server(self, sqlite_api: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             metadata.arm(IDENTITY, other_authority().sign(recent_document(sqlite_api)))
             async with self.make_registrar(sqlite_api, tmp_path, metadata, fleet_identity="aws") as registrar:

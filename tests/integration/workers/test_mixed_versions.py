@@ -1,4 +1,4 @@
-"""A fleet and a desk with two versions of ComfyUI: each job runs where its nodes exist."""
+"""In a fleet or desk with two versions of ComfyUI, each job runs where its nodes exist."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,14 +33,14 @@ GRAPHS: dict[str, Graph] = {"new": TEXT, "old": OLD_IMAGE, "either": invert()}
 
 @pytest.fixture
 async def versions() -> AsyncIterator[tuple[Simulator, Simulator]]:
-    """An older and a newer ComfyUI. Only the older one has a model."""
+    """Yield an older and a newer ComfyUI; only the older one has a model."""
     models = {"checkpoints": [OLD_MODEL]}
     async with Simulator(version=OLD, models=models) as old, Simulator(version=NEW) as new:
         yield old, new
 
 
 def check(versions: tuple[Simulator, Simulator]) -> None:
-    """Each version ran its own two jobs, and the other two ran somewhere."""
+    """Check that each version ran the two jobs that need it; the other two may run on either."""
     old, new = (simulator.log.prompts_queued for simulator in versions)
     assert (min(old, new) >= 2, old + new) == (True, 6)
 
@@ -57,7 +57,7 @@ async def test_job_of_a_server_runs_on_the_version_that_has_its_nodes(
         results = await asyncio.gather(*(client.run(graph) for graph in GRAPHS.values() for _ in range(2)))
     assert all(result.files for result in results)
     check(versions)
-    # A worker without the nodes is not even asked.
+    # A worker without the nodes gets no request.
     assert sum(simulator.log.count("POST", "/prompt") for simulator in versions) == len(results)
 
 

@@ -1,4 +1,4 @@
-"""The lifecycle of a worker, from its registration to its deregistration."""
+"""Workers register, register again, are drained or revoked, and deregister."""
 
 import asyncio
 from functools import partial
@@ -32,7 +32,7 @@ class TestRegister:
         assert not worker.is_draining
         assert worker.last_seen_at == world.clock.now
 
-    async def test_worker_may_request_fewer_workflows_of_its_fleet(self, world: World) -> None:
+    async def test_worker_may_request_some_workflows_of_its_fleet(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.workflow("c")
         registered = await world.engine.workers.workers.register(
@@ -77,7 +77,7 @@ class TestRegister:
         assert await world.lease("another") is None
         assert await world.lease("own") is not None
 
-    async def test_registered_name_without_a_key_is_a_conflict(self, world: World, desk: Desk) -> None:
+    async def test_registering_a_used_name_without_its_key_is_a_conflict(self, world: World, desk: Desk) -> None:
         with pytest.raises(Conflict):
             await world.worker(desk.fleet, name=desk.worker)
         with pytest.raises(Conflict):
@@ -99,7 +99,7 @@ class TestRegister:
         assert await world.complete(leased, worker_id="w") == "completed"
 
     @pytest.mark.parametrize("key", [None, "another key"])
-    async def test_worker_without_its_key_is_refused_until_the_old_one_is_offline(
+    async def test_worker_without_its_key_is_refused_until_the_earlier_worker_is_offline(
         self, world: World, desk: Desk, key: str | None
     ) -> None:
         register = partial(world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet)
@@ -148,7 +148,7 @@ class TestRegister:
         await world.engine.workers.workers.deregister("w")
         await world.worker("small", name="w")
 
-    async def test_place_of_an_offline_worker_is_free(self, world: World) -> None:
+    async def test_offline_worker_does_not_count_against_the_limit(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         await world.worker("small")

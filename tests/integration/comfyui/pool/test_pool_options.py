@@ -33,7 +33,7 @@ async def test_affinity_of_the_pool_chooses_the_servers_of_a_workflow(simulators
 
         assert await servers(invert()) == {"c"}
         assert await servers(plain()) == {"c"}
-        # Options of a job override those of the pool.
+        # Options of a job override the options of the pool.
         assert await servers(invert(), preferred_clients=["b"]) == {"b"}
         assert await servers(plain(), exclude_clients=["b", "c"]) == {"a"}
         # A removed server is no longer preferred.
