@@ -1,6 +1,6 @@
 """The API on SQLite with local files; tests marked `both_databases` also run on PostgreSQL with S3.
 
-The store and the rules of the queue run on both databases in tests/integration/queue, ledger, store and workers.
+The tests of the store and of the queue's rules, in queue, ledger, store and workers, run on both databases.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ _numbers = count()
 
 @pytest.fixture
 def storage_url(backend: SqliteBackend | PostgresBackend, request: pytest.FixtureRequest) -> str | None:
-    """Storage for files: a folder with SQLite, an S3 server with PostgreSQL."""
+    """Return the URL of an S3 storage with PostgreSQL, or `None` for a local folder with SQLite."""
     if backend.name == "sqlite":
         return None
     request.getfixturevalue("aws")

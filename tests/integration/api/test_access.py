@@ -53,7 +53,7 @@ OPEN = {
 }
 
 
-# In addition to the routes that say so in their path.
+# Routes for administrators whose path does not say so.
 FOR_ADMINS = {"/api/slots"}
 
 
@@ -117,7 +117,7 @@ async def people(api: Api) -> People:
             webhook_url="https://receiver.test/hook",
         )
     )
-    # it must not be delivered during the calls below
+    # the webhook must not be delivered during the calls below
     await api.stop_loops()
     await api.engine.queue.control.cancel(owner.user.tenant_id, notified.id)
     [delivery] = await api.engine.webhooks.endpoints.list_deliveries(owner.user.tenant_id, notified.id)
@@ -154,7 +154,7 @@ async def people(api: Api) -> People:
 
 
 async def _former_admins(api: Api, admin: Caller) -> dict[str, Caller]:
-    """Accounts that were administrators, with their tokens of that time."""
+    """Return former administrators with the tokens that they had as administrators."""
     found = {name: await api.user(f"{name}@example.com", is_admin=True) for name in ("disabled", "deleted", "demoted")}
     for name, method, change in (
         ("disabled", "PATCH", {"is_disabled": True}),
@@ -209,7 +209,7 @@ async def test_token_opens_only_routes_of_its_kind(people: People) -> None:
         ("revoked worker", "user", 401),
         ("revoked worker", "admin", 401),
         *((name, whose, 401) for name in ("disabled", "deleted") for whose in ("user", "admin", "worker")),
-        # It is the account of a customer now.
+        # This account now belongs to a customer.
         ("demoted", "admin", 403),
         ("demoted", "worker", 401),
     ]
@@ -218,7 +218,7 @@ async def test_token_opens_only_routes_of_its_kind(people: People) -> None:
 
 
 async def test_own_workflows_require_the_permission(api: Api, people: People) -> None:
-    """Every route that adds or runs a workflow of a customer, who may run effects only."""
+    """Customers who may only run effects can neither add nor run own workflows on any route."""
     api.engine.accounts.own_workflows._is_open = False
     graph = {"1": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}}}
     routes_with_workflows = {

@@ -55,7 +55,7 @@ class TestViews:
         await sign_in(desk.api)
         assert (await user_of(desk))["last_sign_in_at"] == "2026-01-01T13:00:00Z"
         await desk.api.engine.comfyui_api.sessions.create_code(desk.user, parent_id="session")
-        # sessions are no API tokens
+        # sessions do not count as API tokens
         assert (await user_of(desk))["api_tokens"] == 1
 
     async def test_unreachable_shard_hides_balance_and_jobs(self, desk: OperatorScenario) -> None:
@@ -151,7 +151,7 @@ class TestActions:
         session = await sign_in(desk.api, "eve@example.com")
         assert token.user is not None
         await change(desk, token.user.id, is_disabled=True)
-        # refused once before, which must not be cached
+        # this refusal must not be cached
         problem_of(await token.call("GET", "/api/me"), 401)
         assert (await change(desk, token.user.id, is_disabled=False))["is_disabled"] is False
         await token.get("/api/me")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_databases
 
 LOGO = {"key": "logo", "type": "image", "placeholder": "{{INPUT}}"}
 BLUE = png("blue")
-# The signature covers the size.
+# The signature covers the size, so both files have the same size.
 RED = bytes(len(BLUE))
 EFFECT = {"slug": "cat", "workflow_slug": "swap", "credits_cost": 3}
 

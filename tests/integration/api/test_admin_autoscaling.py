@@ -50,7 +50,7 @@ class TestSpecs:
         found = await desk.get(HOME)
         assert (found["machines"], found["autoscaling"]) == (None, None)
 
-    async def test_omitted_fields_stay_and_null_resets(self, desk: OperatorScenario) -> None:
+    async def test_omitted_fields_are_kept_and_null_resets(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": MACHINES, "autoscaling": SCALING})
         changed = await desk.send("PATCH", HOME, {"autoscaling": {"max_machines": 7, "cost_per_hour": None}})
         assert changed["autoscaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}

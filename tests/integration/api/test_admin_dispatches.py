@@ -41,7 +41,7 @@ class TestViews:
         await desk.fail(lost, "out of memory", fault=Fault.WORKER)
         await desk.api.clock.set(desk.api.clock.now + timedelta(hours=1))
         await desk.complete(await desk.lease("gpu-2"))
-        # nothing about other jobs is shown
+        # another job, which the audit must not show
         await desk.completed()
         found = await desk.get(f"/dispatches/{lost.dispatch_id}/audit")
         assert [(attempt["worker_id"], attempt["outcome"], attempt["attempt"]) for attempt in found["attempts"]] == [

@@ -46,7 +46,7 @@ async def test_slug_and_stage_cannot_be_changed(desk: OperatorScenario) -> None:
         assert "cannot be changed" in problem["errors"][fixed]
 
 
-async def test_patch_with_workflows_names_the_right_call(desk: OperatorScenario) -> None:
+async def test_patch_with_workflows_names_the_right_route(desk: OperatorScenario) -> None:
     problem = problem_of(await desk.call("PATCH", HOME, {"workflow_slugs": []}), 422)
     assert "PUT /api/admin/fleets/{stage}/{slug}/workflows" in problem["errors"]["workflow_slugs"]
 

@@ -190,7 +190,7 @@ class TestFindings:
         await central.run(TransactionStep.REPAIR, reconcile_runs.begin)
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
         problem_of(await desk.call("POST", "/reconcile"), 409)
-        # its process no longer exists
+        # the process of the first run no longer exists
         await desk.advance(reconcile_service.MAX_RUN_SECONDS + 1)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconcile_runs.idle()

@@ -66,12 +66,12 @@ class TestSamples:
         found = await desk.get("/overview", range="hour")
         assert (at(found, "done", -2), at(found, "failed", -2), at(found, "tokens", -2)) == (1, 1, 7)
         assert (at(found, "done"), at(found, "failed"), at(found, "tokens")) == (1, 0, 7)
-        # one had waited for 30 s, the other not at all
+        # one job waited for 30 s, the other not at all
         assert at(found, "wait_seconds", -2) == 15
         assert (at(found, "slots"), at(found, "busy")) == (5, 0)
         now = found["now"]
         assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (2, 1, 14)
-        # the average of the hour, for every range
+        # the average of the last hour, for every range
         assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
 
     async def test_oldest_wait_is_shown_if_nothing_started(self, desk: OperatorScenario) -> None:
@@ -272,13 +272,13 @@ class TestEvents:
 
     async def test_reads_and_refused_requests_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         problem_of(await desk.call("PATCH", "/effects/none", {"name": "x"}), 404)
-        # otherwise a page that receives it would fetch again forever
+        # otherwise, a page that receives the event would fetch again forever
         await desk.send("POST", "/workflows/clip/validate")
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         event = await wait_for_change(stream, "effects", "clip")
         assert (event["effects"], event["workflows"]) == (["clip"], [])
 
-    async def test_too_many_changes_are_announced_as_any(
+    async def test_too_many_changes_are_announced_by_a_wildcard(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live, "MAX_NAMED", 0)
@@ -289,7 +289,7 @@ class TestEvents:
     async def test_changes_are_batched_into_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
-        # too many changes to name them
+        # too many changes to name each of them
         assert (await wait_for_change(stream, "workers", "*"))["workers"] == ["*"]
 
     async def test_streams_receive_the_same_message(self, desk: OperatorScenario, stream: Stream) -> None:

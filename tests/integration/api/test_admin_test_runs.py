@@ -42,7 +42,7 @@ class TestTestRuns:
             await desk.lease("gpu-1")
         assert (await desk.lease("gpu-2")).dispatch.tenant_job_id == started["job_id"]
 
-    async def test_idle_worker_polls_a_later_test_run(self, desk: OperatorScenario) -> None:
+    async def test_idle_worker_gets_a_later_test_run(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker("gpu-3")
         poll = {"worker_id": "gpu-3"}
         assert (await worker.post("/api/worker/poll", poll))["job"] is None
@@ -151,7 +151,7 @@ class TestPreviews:
         one = await user.get("/api/effects/clip")
         for url in (changed["preview_url"], listed["preview_url"], offered["preview_url"], one["preview_url"]):
             assert (await desk.api.anonymous.http.get(url)).content == b"cat"
-        # browsers cache by address
+        # the URL does not change, because browsers cache by URL
         assert offered["preview_url"] == one["preview_url"]
         assert "preview_path" not in one
         assert (await desk.send("PATCH", "/effects/clip", {"preview_path": None}))["preview_url"] is None

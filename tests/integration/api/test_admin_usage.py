@@ -14,7 +14,7 @@ PRICED = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": 3.6}]}
 
 
 async def finish(api: Api, seconds: float) -> tuple[int, str]:
-    """Finish a job that ran this long on a machine of 0.001 a second; return its dispatch and tenant."""
+    """Finish a job that ran this long on a machine that costs 0.001 a second; return its dispatch and tenant."""
     effect_id = await api.effect()
     admin = await api.user("root@example.com", is_admin=True)
     assert (await admin.call("PATCH", "/api/admin/fleets/production/home-clip", {"machines": PRICED})).is_success
@@ -65,9 +65,7 @@ async def test_only_administrators_see_usage(api: Api) -> None:
     ("cost", "seconds", "shown"),
     [(0.0, 0.0, "0.00"), (0.0, 60.0, "unknown"), (0.0033, 60.0, "0.0033"), (0.00001, 1.0, "<0.0001"), (12, 9, "12.00")],
 )
-def test_cost_without_a_price_is_unknown_and_a_small_one_is_not_nothing(
-    cost: float, seconds: float, shown: str
-) -> None:
+def test_unpriced_cost_is_unknown_and_small_cost_is_not_zero(cost: float, seconds: float, shown: str) -> None:
     assert money(cost, seconds) == shown
 
 

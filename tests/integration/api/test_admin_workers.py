@@ -146,7 +146,7 @@ class TestViews:
         assert found["comfyui_note"].startswith("ComfyUI 99.0 is newer than 0.28.0")
 
     @pytest.mark.both_databases
-    async def test_page_of_a_worker_is_small_whatever_it_reports(self, desk: OperatorScenario) -> None:
+    async def test_page_of_a_worker_is_small_for_any_capabilities(self, desk: OperatorScenario) -> None:
         names = [f"model-{number:060}.safetensors" for number in range(MAX_CAPABILITIES // 8)]
         server = {"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090"}], "missing": {"models": names}}
         more = {f"fact-{number}": names[:100] for number in range(100)}

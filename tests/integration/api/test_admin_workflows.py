@@ -101,7 +101,7 @@ class TestRegistering:
         created = await desk.send("POST", "/workflows", new(properties=[logo]))
         assert created["properties"][0]["default_value_hash"] == "0" * 64
 
-    async def test_placeholder_in_no_node_is_a_warning(self, desk: OperatorScenario) -> None:
+    async def test_placeholder_that_no_node_uses_is_a_warning(self, desk: OperatorScenario) -> None:
         style = {"key": "style", "type": "text", "placeholder": "{{STYLE}}"}
         answer = await desk.call("POST", "/workflows", new(properties=[PROMPT, style]))
         assert answer.status_code == 201
@@ -114,7 +114,7 @@ class TestRegistering:
         created = await desk.send("POST", "/workflows", new(graph=graph))
         assert "'example.png'" in created["warnings"][0]
 
-    async def test_editor_file_is_explained(self, desk: OperatorScenario) -> None:
+    async def test_refused_editor_file_has_an_explanation(self, desk: OperatorScenario) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(graph={"nodes": [], "links": []})), 422)
         assert problem["detail"] == "The workflow has no nodes."
         saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
@@ -320,7 +320,7 @@ class TestValidating:
         found = await desk.send("POST", "/workflows/pick/validate")
         assert found["models"] == ["a.safetensors", "b.safetensors"]
         assert found["text"].startswith("This workflow is not assigned to any worker")
-        # A choice that only the operator makes needs one of them.
+        # If users cannot configure the choice, only its default model is required.
         await desk.send("PATCH", "/workflows/pick", {"properties": [{**choice, "user_configurable": False}]})
         assert (await desk.send("POST", "/workflows/pick/validate"))["models"] == ["a.safetensors"]
 
@@ -336,7 +336,7 @@ class TestValidating:
 
 
 class TestEmbeddedWorkflows:
-    async def test_workflow_is_read_from_an_own_file(self, desk: OperatorScenario) -> None:
+    async def test_workflow_is_read_from_the_callers_file(self, desk: OperatorScenario) -> None:
         texts = PngInfo()
         texts.add_text("prompt", json.dumps(GRAPH))
         created = io.BytesIO()

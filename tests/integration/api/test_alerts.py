@@ -87,7 +87,7 @@ async def test_one_of_several_servers_sends_each_alert(
         await first.notify([storage])
         await second.notify([storage])
         assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
-        # The disk is that of the second server alone.
+        # Only the second server has the disk problem.
         await second.notify([storage, disk])
         await first.notify([storage])
         assert (await mailbox.next())["Subject"] == "relay.test: 2 problems"
@@ -99,7 +99,7 @@ async def test_one_of_several_servers_sends_each_alert(
         assert mailbox.mails.empty()
 
 
-async def test_stopped_server_does_not_keep_a_problem(
+async def test_problem_of_a_stopped_server_ends(
     sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
 ) -> None:
     rules = {"*": {"urls": [OPS], "quiet_minutes": 0}}
@@ -111,7 +111,7 @@ async def test_stopped_server_does_not_keep_a_problem(
         assert (await mailbox.next())["Subject"] == "relay.test: all is well again"
 
 
-async def test_alert_is_sent_while_the_database_is_away(
+async def test_alert_is_sent_while_the_database_is_unreachable(
     sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
 ) -> None:
     rules = {"*": {"urls": [OPS], "quiet_minutes": 0}}
@@ -142,14 +142,14 @@ async def test_problems_of_workers_and_jobs_are_found(api: Api) -> None:
     assert ("worker", "gpu-1") in {(each.kind, each.name) for each in await problems.find()}
 
 
-async def test_kind_with_its_own_rule_does_not_use_the_general_one(
+async def test_kind_with_its_own_rule_does_not_use_the_general_rule(
     sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
 ) -> None:
     rules = {"*": {"urls": [OPS]}, "disk": {"urls": ["mailto:disks@example.com"], "quiet_minutes": 0}}
     async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
         await api.engine.operations.alerts.notify([outage()])
         assert (await mailbox.next())["To"] == "disks@example.com"
-        # Without a quiet time, a problem that lasts is not repeated.
+        # Without a quiet time, the alert of a lasting problem is not repeated.
         await api.engine.operations.alerts.notify([outage()])
         assert mailbox.mails.empty()
 

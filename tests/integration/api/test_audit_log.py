@@ -22,7 +22,7 @@ from tests.integration.api.test_access import _walk
 from tests.support.api import PASSWORD, Api, Caller, data_of, problem_of
 
 ROOT = "root@example.com"
-# Routes that are no GET and change nothing that others see.
+# Routes with other methods than GET that change nothing visible to others.
 CHANGES_NOTHING = {"validate_workflow", "test_run"}
 
 
@@ -59,7 +59,7 @@ class TestEveryRoute:
         monkeypatch.setattr(BodyRoute, "get_route_handler", stub)
         silent = []
         for route in changing:
-            assert isinstance(route, AdminRoute), f"{route.path} has another class of routes"
+            assert isinstance(route, AdminRoute), f"{route.path} is not an AdminRoute"
             before = await entries(admin, limit=1)
             names = dict.fromkeys(route.param_convertors, "1")
             [method] = route.methods or set()
@@ -107,7 +107,7 @@ class TestEntries:
         assert (entry["subject"], entry["before"], entry["after"]["name"]) == ("fleets/production/gpus", None, "GPUs")
 
     @pytest.mark.both_databases
-    async def test_change_of_a_shard_is_recorded(self, api: Api, admin: Caller) -> None:
+    async def test_change_in_a_shard_is_recorded(self, api: Api, admin: Caller) -> None:
         user = await api.user("ada@example.com")
         assert user.user is not None
         body = {"amount": 50, "reference": "invoice 7"}
@@ -117,7 +117,7 @@ class TestEntries:
         assert (entry["subject"], entry["is_done"]) == (f"tenants/{user.user.tenant_id}", True)
         assert (entry["after"]["amount"], entry["after"]["reference"]) == (50, "invoice 7")
 
-    async def test_change_of_a_shard_is_never_without_an_entry(self, api: Api, admin: Caller) -> None:
+    async def test_change_in_a_shard_always_has_an_entry(self, api: Api, admin: Caller) -> None:
         user = await api.user("ada@example.com")
         assert user.user is not None
 
@@ -225,7 +225,7 @@ class TestReading:
         assert "fleet-1" not in exported.text
         problem_of(await admin.call("GET", f"/api/admin/audit?from={days[1]}&to={days[0]}"), 422)
 
-    async def test_export_has_all_entries_and_runs_no_formulas(self, api: Api, admin: Caller) -> None:
+    async def test_export_has_all_entries_and_escapes_formulas(self, api: Api, admin: Caller) -> None:
         await api.effect()
         for name in ("One", "Two"):
             data_of(await admin.call("PATCH", "/api/admin/effects/clip", {"name": name}))
@@ -237,7 +237,7 @@ class TestReading:
         lines = (await admin.call("GET", "/api/admin/audit/export", params={"format": "jsonl"})).text.splitlines()
         assert [json.loads(line)["after"] for line in lines[1:]] == [{"name": "Two"}, {"name": "One"}]
 
-    async def test_users_cannot_read_it(self, api: Api) -> None:
+    async def test_users_cannot_read_the_audit_log(self, api: Api) -> None:
         user = await api.user("ada@example.com")
         for path in ("/api/admin/audit", "/api/admin/audit/export"):
             problem_of(await user.call("GET", path), 403)
@@ -253,7 +253,7 @@ class TestVersions:
             ("fleets/production/default", {"max_workers": 7}),
         ],
     )
-    async def test_second_of_two_editors_is_told(
+    async def test_change_of_an_outdated_version_is_refused(
         self, api: Api, admin: Caller, path: str, change: dict[str, Any]
     ) -> None:
         await api.effect()
@@ -269,7 +269,7 @@ class TestVersions:
         data_of(await admin.call("PATCH", path, change, headers={"If-Match": again}))
 
     @pytest.mark.both_databases
-    async def test_tenant_and_user_have_one_version(self, api: Api, admin: Caller) -> None:
+    async def test_tenant_and_user_share_one_version(self, api: Api, admin: Caller) -> None:
         user = await api.user("ada@example.com")
         assert user.user is not None
         path, of_user = f"/api/admin/tenants/{user.user.tenant_id}", f"/api/admin/users/{user.user.id}"
@@ -278,7 +278,7 @@ class TestVersions:
         problem_of(await admin.call("PATCH", path, {"max_active_jobs": 3}, headers={"If-Match": seen}), 412)
         problem_of(await admin.call("DELETE", of_user, headers={"If-Match": seen}), 412)
 
-    async def test_caller_without_a_version_overwrites(self, api: Api, admin: Caller) -> None:
+    async def test_change_without_a_version_overwrites(self, api: Api, admin: Caller) -> None:
         await api.effect()
         for headers in ({}, {"If-Match": "*"}):
             data_of(await admin.call("PATCH", "/api/admin/effects/clip", {"name": "Mine"}, headers=headers))
@@ -286,7 +286,7 @@ class TestVersions:
     async def test_version_is_checked_in_the_transaction_of_the_change(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Another change may come between the reading of the request and the transaction."""
+        """Another change may commit between reading the request and the transaction."""
         await api.effect()
         path = "/api/admin/effects/clip"
         seen = (await admin.call("GET", path)).headers["ETag"]
@@ -303,7 +303,7 @@ class TestVersions:
 
 
 async def _existing(api: Api, admin: Caller, path: str) -> str:
-    """Return the path of an object of this kind."""
+    """Return the path of an existing object of the kind that `path` names."""
     kind = path.partition("/")[0]
     if kind == "workflows":
         return f"/api/admin/workflows/{(await admin.get('/api/admin/workflows'))['items'][0]['slug']}"

@@ -1,4 +1,4 @@
-"""The Comfy API: rules that its SDK does not show, and what ComfyRelay adds to the contract."""
+"""The Comfy API: rules that its SDK does not cover, and ComfyRelay's additions to the contract."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ async def send(user: Caller, graph: dict[str, Any], **more: Any) -> Any:
 
 
 def refusal(response: Any, status: int) -> Any:
-    """The error of a refused request."""
+    """Return the error of a refused request."""
     assert response.status_code == status, response.text
     return response.json()["error"]
 
@@ -49,7 +49,7 @@ async def upload(user: Caller, content: bytes = png("red"), name: str = "photo.p
 
 
 async def test_graph_runs_with_its_own_values(api: Api) -> None:
-    """ComfyUI draws neither seeds nor prompts of a graph."""
+    """As in ComfyUI, the seeds and prompts of a graph are not randomized."""
     user = await api.user()
     first = await send(user, SAMPLER)
     changed = {**SAMPLER, "3": {**SAMPLER["3"], "inputs": {**SAMPLER["3"]["inputs"], "seed": 6}}}
@@ -61,9 +61,7 @@ async def test_graph_runs_with_its_own_values(api: Api) -> None:
     assert (await user.get(f"/api/ai-jobs/{second['id']}"))["seed"] == 6
 
 
-async def test_missing_nodes_are_named_without_a_choice_that_this_api_lacks(
-    sqlite_backend: SqliteBackend, tmp_path: Path
-) -> None:
+async def test_missing_nodes_are_named_without_offering_to_wait(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
         await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
         await api.worker(fleet="home", capabilities={"node_types": ["LoadImage", "SaveImage"], "models": []})
@@ -173,7 +171,7 @@ async def test_graphs_of_ended_jobs_make_room_for_others(sqlite_backend: SqliteB
         user = await api.user()
         ended = await send(user, invert(1))
         await user.post(f"/api/ai-jobs/{ended['id']}/cancel")
-        # another submission may be about to use it
+        # another submission may be about to use the graph
         assert (await user.call("POST", JOBS, {"workflow": SAMPLER})).status_code == 409
         await api.clock.set(api.clock.now + timedelta(seconds=UNUSED_AT_LIMIT_SECONDS + 1))
         await send(user, SAMPLER)
@@ -181,7 +179,7 @@ async def test_graphs_of_ended_jobs_make_room_for_others(sqlite_backend: SqliteB
         assert found["workflow"] == invert(1)
 
 
-async def test_priority_and_webhook_work(api: Api) -> None:
+async def test_job_has_the_requested_priority_and_webhook(api: Api) -> None:
     user = await api.user()
     job = await send(user, invert(), priority=5, webhook_url="https://receiver.test/hook")
     found = await user.get(f"/api/ai-jobs/{job['id']}")
@@ -218,7 +216,7 @@ async def test_paid_jobs_run_in_order_and_are_charged(backend: Any, tmp_path: An
         assert (await api.engine.operations.reconciler.run()).is_clean
 
 
-async def test_concurrent_requests_with_one_key_make_one_job(api: Api) -> None:
+async def test_concurrent_requests_with_one_key_create_one_job(api: Api) -> None:
     user = await api.user()
     headers = {"Idempotency-Key": "once"}
     answers = await asyncio.gather(
@@ -298,13 +296,13 @@ async def test_files_and_jobs_of_other_users_are_not_found(api: Api) -> None:
     graph["1"]["inputs"]["image"] = {"__type": "core/ASSET", "info": {"id": asset["id"], "hash": digest}}
     assert refusal(await bob.call("POST", JOBS, {"workflow": graph}), 422)["code"] == "missing_asset"
     assert (await bob.call("GET", JOBS)).json()["jobs"] == []
-    # the same bytes are a file of his own
+    # the same bytes become a separate file of Bob
     own = (await upload(bob)).json()
     assert own["id"] != asset["id"]
     assert own["created_new"] is True
 
 
-async def test_names_of_files_are_no_paths(api: Api) -> None:
+async def test_file_names_are_not_paths(api: Api) -> None:
     user = await api.user()
     for number, name in enumerate(("../../etc/passwd", "/etc/passwd", "a\\..\\b.png", "%2e%2e/x.png", "x" * 5000)):
         content = png("red") + bytes([number])
@@ -314,7 +312,7 @@ async def test_names_of_files_are_no_paths(api: Api) -> None:
         assert (await api.anonymous.http.get(found.headers["Location"])).content == content
 
 
-async def test_upload_is_an_upload_of_the_user(api: Api) -> None:
+async def test_asset_is_an_upload_of_the_user(api: Api) -> None:
     user = await api.user()
     asset = (await upload(user)).json()
     [stored] = (await user.get("/api/videos/uploads"))["items"]
@@ -365,7 +363,7 @@ async def test_last_event_id_continues_the_stream(api: Api) -> None:
 
 
 async def test_stream_of_a_waiting_job_is_never_silent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the SDK gives up after 45 s
+    # the SDK gives up after 45 s without an event
     assert events.QUIET_SECONDS < 45
     monkeypatch.setattr(events, "QUIET_SECONDS", 0.05)
     user = await api.user()
@@ -393,7 +391,7 @@ async def test_position_of_a_waiting_job_is_updated(
             assert moved.data == {"status": "queued", "queue_position": before - 1}
 
 
-async def test_paths_and_ids_of_another_form_are_not_found(api: Api) -> None:
+async def test_malformed_paths_and_ids_are_not_found(api: Api) -> None:
     user = await api.user()
     for path in ("/api/v2/unknown", f"{JOBS}/..%2f..%2fetc", f"{ASSETS}/{'x' * 300}", f"{JOBS}/%00/workflow"):
         assert refusal(await user.call("GET", path), 404)["code"] in ("not_found", "invalid_request"), path
@@ -401,7 +399,7 @@ async def test_paths_and_ids_of_another_form_are_not_found(api: Api) -> None:
 
 
 async def test_unknown_fields_are_ignored(api: Api) -> None:
-    """The contract may grow."""
+    """Later versions of the API may add fields."""
     user = await api.user()
     assert (await send(user, invert(), future_field=1))["urls"]["self"].startswith("/api/v2/jobs/")
 
@@ -422,12 +420,12 @@ async def test_editor_file_runs_as_the_editor_would_run_it(api: Api) -> None:
 
 
 @pytest.mark.parametrize("drawn", [{"nodes": []}, {"nodes": [{"id": 1, "type": 7}], "links": "none"}])
-async def test_unreadable_file_of_the_editor_is_left_out(api: Api, drawn: dict[str, Any]) -> None:
+async def test_unreadable_editor_file_is_left_out(api: Api, drawn: dict[str, Any]) -> None:
     user = await api.user()
     await send(user, invert(), extra_data={"extra_pnginfo": {"workflow": drawn}})
 
 
-async def test_pictures_contain_the_file_of_the_editor(sqlite_backend: SqliteBackend, tmp_path: Any) -> None:
+async def test_images_contain_the_editor_file(sqlite_backend: SqliteBackend, tmp_path: Any) -> None:
     async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
         await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
         worker, user = await api.worker(fleet="home"), await api.user(tokens=100)
@@ -461,7 +459,7 @@ async def test_editor_file_may_refer_to_assets(api: Api) -> None:
         assert graph["1"]["inputs"]["image"] == asset
 
 
-async def test_api_key_header_is_a_token(api: Api) -> None:
+async def test_token_in_the_api_key_header_is_accepted(api: Api) -> None:
     user = await api.user()
     token = user.headers["Authorization"].removeprefix("Bearer ")
     answer = await api.anonymous.call("POST", JOBS, {"workflow": invert()}, headers={"X-API-Key": token})
@@ -470,13 +468,13 @@ async def test_api_key_header_is_a_token(api: Api) -> None:
     assert refusal(refused, 401)["code"] == "unauthorized"
 
 
-async def test_null_is_an_absent_field(api: Api) -> None:
+async def test_null_counts_as_an_absent_field(api: Api) -> None:
     user = await api.user()
     body = {"workflow": invert(), "metadata": None, "inputs": None, "extra_data": None}
     assert (await user.call("POST", JOBS, body)).status_code == 201
 
 
-async def test_list_has_only_jobs_with_the_status(api: Api) -> None:
+async def test_list_has_only_jobs_with_the_requested_status(api: Api) -> None:
     user = await api.user()
     [waiting, canceled] = [await send(user, invert(color)) for color in (1, 2)]
     await user.call("POST", f"{JOBS}/{canceled['id']}/cancel")
@@ -486,7 +484,7 @@ async def test_list_has_only_jobs_with_the_status(api: Api) -> None:
     assert (await user.call("GET", f"{JOBS}?status=unknown")).status_code == 422
 
 
-async def test_only_created_assets_say_whether_they_are_new(api: Api) -> None:
+async def test_only_responses_to_uploads_say_whether_the_asset_is_new(api: Api) -> None:
     user = await api.user()
     created = (await upload(user)).json()
     assert created["created_new"] is True
@@ -495,7 +493,7 @@ async def test_only_created_assets_say_whether_they_are_new(api: Api) -> None:
     assert found["hash"] is not None
 
 
-async def test_job_that_comes_back_is_refused(api: Api) -> None:
+async def test_job_in_a_forwarding_loop_is_refused(api: Api) -> None:
     user = await api.user()
     own, other = api.context.secrets.server_ids[0], "0123456789abcdef"
     accepted = await user.call("POST", JOBS, {"workflow": invert()}, headers={"ComfyRelay-Via": other})

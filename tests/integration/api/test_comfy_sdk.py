@@ -57,7 +57,7 @@ def sync_client(sdk: ComfySite) -> Iterator[Comfy]:
 
 
 async def test_example_of_the_sdk_runs(sdk: ComfySite, sync_client: Comfy, tmp_path: Path) -> None:
-    """The first example of its documentation, in a thread, because it blocks."""
+    """Run the first example of the SDK's documentation in a thread, because it blocks."""
     (tmp_path / "photo.png").write_bytes(png("red"))
     (tmp_path / "workflow_api.json").write_text(json.dumps(invert_file("photo.png")))
 
@@ -100,7 +100,7 @@ async def test_events_end_with_outputs_and_success(client: AsyncComfy) -> None:
         assert (await plain.get(link.url)).content == await done.outputs[0].to_bytes()
 
 
-async def test_events_of_an_ended_job_are_its_snapshot(client: AsyncComfy) -> None:
+async def test_events_of_an_ended_job_describe_its_final_state(client: AsyncComfy) -> None:
     job = await client.run(client.workflows.from_str(json.dumps(invert(31))), timeout=PATIENCE_SECONDS)
     again = await client.jobs.get(job.id)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -142,7 +142,7 @@ async def test_deleted_asset_is_gone(client: AsyncComfy) -> None:
         await client.submit(workflow)
 
 
-async def test_output_is_an_asset_that_its_job_keeps(client: AsyncComfy) -> None:
+async def test_output_is_an_asset_that_cannot_be_deleted_but_reused(client: AsyncComfy) -> None:
     job = await client.run(client.workflows.from_json(invert(32)), timeout=PATIENCE_SECONDS)
     [output] = job.outputs
     asset = await client.assets.get(output.id)
@@ -203,7 +203,7 @@ async def test_running_job_is_canceled(sdk: ComfySite, client: AsyncComfy) -> No
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for event in job.events():
             seen.append(event)
-            # a preview and progress arrive while it runs
+            # a preview and progress arrive while the job runs
             if {Preview, Progress} <= {type(event) for event in seen} and not any(map(_is_canceling, seen)):
                 assert (await job.cancel()).status in ("canceling", "canceled")
                 seen.append(StatusChange(status="canceling"))
@@ -224,7 +224,7 @@ async def test_jobs_run_on_the_worker_that_has_their_nodes_and_models(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second worker has another model, and no `SaveText`."""
+    """The second worker has a different model, and lacks `SaveText`."""
     text = {"text": ["1", 0], "filename_prefix": "note", "format": "txt"}
     noted = {
         "1": {"class_type": "PrimitiveString", "inputs": {"value": "a note"}},

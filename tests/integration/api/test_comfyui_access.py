@@ -1,4 +1,4 @@
-"""Who may use ComfyUI's API, and what it refuses. No worker is needed."""
+"""Access to ComfyUI's API, and the requests that it refuses. No worker is needed."""
 
 import io
 import json
@@ -63,7 +63,7 @@ async def test_every_route_needs_a_token(site: ComfyuiSite, secret: str | None) 
     assert len(ROUTES) > 80
 
 
-async def test_every_route_exists_twice(site: ComfyuiSite) -> None:
+async def test_every_route_exists_with_and_without_the_api_prefix(site: ComfyuiSite) -> None:
     paths = {path for _, path in ROUTES}
     alone = {path for path in paths if not path.startswith("/api/") and f"/api{path}" not in paths}
     assert {path for path in alone if not path.startswith("/internal/")} == set()
@@ -75,7 +75,7 @@ async def test_token_in_x_api_key_is_accepted(site: ComfyuiSite) -> None:
         assert (await client.get("/api/queue")).json() == {"queue_running": [], "queue_pending": []}
 
 
-async def test_token_for_this_api_is_good_for_nothing_else(site: ComfyuiSite) -> None:
+async def test_comfyui_token_is_refused_by_other_apis(site: ComfyuiSite) -> None:
     assert site.client.user is not None
     created = await site.client.user.post("/api/tokens", {"name": "editor", "scope": "comfyui"})
     assert created["scope"] == "comfyui"
@@ -92,7 +92,7 @@ async def test_token_for_this_api_is_good_for_nothing_else(site: ComfyuiSite) ->
         assert (await editor.get("/queue")).status_code == 401
 
 
-async def test_link_starts_one_session_of_the_editor(site: ComfyuiSite) -> None:
+async def test_editor_link_starts_one_session(site: ComfyuiSite) -> None:
     assert site.client.user is not None
     link = (await site.client.user.post("/api/editor/links", {}))["url"]
     async with httpx.AsyncClient(base_url=site.url) as browser, httpx.AsyncClient(base_url=site.url) as other:
@@ -112,7 +112,7 @@ async def test_link_starts_one_session_of_the_editor(site: ComfyuiSite) -> None:
 
 
 async def _check_session(site: ComfyuiSite, browser: httpx.AsyncClient) -> None:
-    """A session is good for ComfyUI's API only, from its own pages only, and ends with the account's sessions."""
+    """Check that a session is valid for ComfyUI's API and its own pages only, and ends with the account's sessions."""
     for headers in ({"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://127.0.0.1"}):
         assert (await browser.post("/queue", json={"clear": True}, headers=headers)).status_code == 403, headers
     [(name, secret)] = browser.cookies.items()
@@ -132,7 +132,7 @@ async def _check_session(site: ComfyuiSite, browser: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("end", ["sign out", "revoke", "new password", "disable and enable"])
-async def test_session_of_the_editor_ends_with_the_session_that_opened_it(site: ComfyuiSite, end: str) -> None:
+async def test_editor_session_ends_with_the_session_that_opened_it(site: ComfyuiSite, end: str) -> None:
     eve = {"email": "eve@example.com", "password": PASSWORD}
     other = (await site.new_client(eve["email"])).user
     assert other is not None
@@ -168,7 +168,7 @@ async def test_session_of_the_editor_ends_with_the_session_that_opened_it(site: 
         assert [name for name in await token_names(other) if "editor" in name] == ["editor"]
 
 
-async def test_session_that_expires_ends_its_editor(site: ComfyuiSite) -> None:
+async def test_editor_session_ends_when_the_session_that_opened_it_expires(site: ComfyuiSite) -> None:
     eve = {"email": "eve@example.com", "password": PASSWORD}
     other = (await site.new_client(eve["email"])).user
     assert other is not None
@@ -202,7 +202,7 @@ async def test_editor_links_are_limited_and_deleted_once_used(
     assert sorted(row.name for row in rows) == ["editor", "editor", "link to the editor"]
 
 
-async def test_links_of_the_editor_expire(site: ComfyuiSite) -> None:
+async def test_editor_links_expire(site: ComfyuiSite) -> None:
     assert site.client.user is not None
     link = (await site.client.user.post("/api/editor/links", {}))["url"]
     await site.api.clock.set(site.api.clock.now + timedelta(seconds=61))
@@ -210,7 +210,7 @@ async def test_links_of_the_editor_expire(site: ComfyuiSite) -> None:
         assert (await browser.get(link)).status_code == 401
 
 
-async def test_documents_of_the_editor_are_those_of_the_caller(site: ComfyuiSite) -> None:
+async def test_editor_opens_only_documents_of_the_caller(site: ComfyuiSite) -> None:
     ada, bob = site.client, await site.new_client("bob@example.com")
     drawn = {"nodes": [{"id": 1, "type": "SaveImage"}], "links": []}
     assert ada.user is not None
@@ -275,7 +275,7 @@ async def test_pages_of_other_sites_are_refused(site: ComfyuiSite) -> None:
         assert response.status_code == 403, headers
         assert "access-control-allow-origin" not in response.headers
     assert (await site.client.http.get("/queue", headers={"Origin": site.url})).status_code == 200
-    # a page that rebound its name has another host than this origin
+    # after DNS rebinding, the host of a page differs from this origin
     rebound = {"Host": "evil.example", "Origin": site.url}
     assert (await site.client.http.get("/queue", headers=rebound)).status_code == 403
 
@@ -350,7 +350,7 @@ async def test_graph_with_too_many_nodes_is_refused_before_its_validation(
     tmp_path: Path, backend: SqliteBackend | PostgresBackend
 ) -> None:
     async with open_site(backend, None, tmp_path, models=(), max_graph_nodes=10) as site:
-        # The validation would miss the file.
+        # The validation would report the missing file.
         graph = {f"copy {number}": invert_file("none.png")["1"] for number in range(10)} | invert_file("none.png")
         response = await site.client.post("/prompt", {"prompt": graph})
         assert response.status_code == 413
@@ -388,8 +388,8 @@ async def test_settings_and_workflows_of_the_editor_are_kept_per_user(site: Comf
     assert (await bob.http.delete("/userdata/workflows%2Fb.json")).status_code == 404
 
 
-async def test_folder_of_the_editor_has_only_its_own_files(site: ComfyuiSite) -> None:
-    # the names differ in case, and `_` and `%` stand for any letter in SQL
+async def test_editor_folder_lists_only_its_own_files(site: ComfyuiSite) -> None:
+    # the folders differ only in case, or in a letter for which `_` is a wildcard in SQL
     for name in ("work_flows/a.json", "WORK_FLOWS/b.json", "workAflows/c.json"):
         assert (await site.client.http.post(f"/userdata/{quote(name, safe='')}", content=b"{}")).status_code == 200
     assert await site.client.get("/userdata?dir=work_flows&recurse=true") == ["a.json"]
@@ -419,7 +419,7 @@ async def _check_files(ada: Client) -> None:
     assert too_large.status_code == 413
 
 
-async def test_parts_that_do_not_exist_here_are_empty(site: ComfyuiSite) -> None:
+async def test_unsupported_parts_are_empty(site: ComfyuiSite) -> None:
     get = site.client.get
     assert all(path.startswith(("/extensions/core/", "/extensions/comfyrelay/")) for path in await get("/extensions"))
     for path in ("/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements", "/internal/folder_paths"):
@@ -436,7 +436,7 @@ async def test_parts_that_do_not_exist_here_are_empty(site: ComfyuiSite) -> None
     assert (await site.client.http.get("/api/no-such-route")).text == "404: Not Found"
 
 
-async def test_what_clients_send_counts_as_space(tmp_path: Path, backend: SqliteBackend | PostgresBackend) -> None:
+async def test_extra_data_of_prompts_counts_as_space(tmp_path: Path, backend: SqliteBackend | PostgresBackend) -> None:
     async with open_site(backend, None, tmp_path, models=(), max_workflow_bytes=300_000) as site:
         extra = {"note": "x" * 200_000}
         first = await site.client.post("/prompt", {"prompt": invert(), "extra_data": extra})
@@ -448,7 +448,7 @@ async def test_what_clients_send_counts_as_space(tmp_path: Path, backend: Sqlite
 
 
 async def test_nodes_of_other_fleets_are_not_listed(site: ComfyuiSite) -> None:
-    """No worker of them would run the graph of a client."""
+    """No worker of those fleets would run a client's graph."""
     await site.api.engine.catalogue.workflows.create(slug="w", graph=invert())
     await site.api.engine.workers.fleets.create(slug="other", workflow_slugs=["w"])
     await bring(await site.api.worker("elsewhere", fleet="other"), DEFINITIONS)

@@ -28,7 +28,7 @@ async def site(
         yield site
 
 
-async def test_prompt_runs_and_its_picture_is_viewed(site: ComfyuiSite) -> None:
+async def test_prompt_runs_and_its_image_can_be_viewed(site: ComfyuiSite) -> None:
     client = site.client
     prompt_id = await client.prompt(invert(), client_id="me", extra_data={"api_key_comfy_org": "secret", "a": 1})
     entry = await client.ended(prompt_id)
@@ -60,7 +60,7 @@ async def test_prompt_runs_and_its_picture_is_viewed(site: ComfyuiSite) -> None:
     assert cloud[prompt_id]["prompt"]["prompt"] == invert()
 
 
-async def test_pictures_contain_the_file_of_the_editor(site: ComfyuiSite) -> None:
+async def test_images_contain_the_editor_file(site: ComfyuiSite) -> None:
     drawn = workflow([empty(), invert_node(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
     extra = {"extra_pnginfo": {"workflow": drawn}}
     entry = await site.client.ended(await site.client.prompt(invert(77), extra_data=extra))
@@ -90,7 +90,7 @@ async def test_graphs_run_on_the_worker_that_has_their_model(site: ComfyuiSite) 
     assert response.json()["error"]["type"] == "prompt_outputs_failed_validation"
 
 
-async def test_several_files_of_a_prompt_have_their_nodes(site: ComfyuiSite) -> None:
+async def test_output_files_are_listed_by_node(site: ComfyuiSite) -> None:
     prompt_id = await site.client.prompt(five_images())
     outputs = (await site.client.ended(prompt_id))["outputs"]
     assert {node_id: len(output["images"]) for node_id, output in outputs.items()} == {"3": 4, "5": 1}
@@ -101,12 +101,12 @@ async def test_several_files_of_a_prompt_have_their_nodes(site: ComfyuiSite) -> 
             assert (await site.client.http.get("/view", params=image)).status_code == 200
 
 
-async def test_texts_are_listed_with_their_node(site: ComfyuiSite) -> None:
+async def test_texts_are_listed_by_node(site: ComfyuiSite) -> None:
     prompt_id = await site.client.prompt(invert() | {"9": words()["1"]})
     assert (await site.client.ended(prompt_id))["outputs"]["9"]["text"] == ["hello"]
 
 
-async def test_uploads_are_inputs_by_name(site: ComfyuiSite) -> None:
+async def test_uploads_can_be_named_as_inputs(site: ComfyuiSite) -> None:
     client = site.client
     assert await client.upload("photo.png", png("red")) == {"name": "photo.png", "subfolder": "", "type": "input"}
     assert (await client.upload("photo.png", png("red")))["name"] == "photo.png"
@@ -150,7 +150,7 @@ async def test_missing_file_is_a_400_of_its_node(site: ComfyuiSite) -> None:
     )
 
 
-async def test_prompt_with_a_faulty_output_runs_the_others(site: ComfyuiSite) -> None:
+async def test_prompt_with_a_faulty_output_runs_the_other_outputs(site: ComfyuiSite) -> None:
     graph = invert() | {
         "7": {"class_type": "LoadImage", "inputs": {"image": "none.png"}},
         "8": {"class_type": "SaveImage", "inputs": {"images": ["7", 0], "filename_prefix": "b"}},
@@ -170,7 +170,7 @@ async def test_only_the_targets_run(site: ComfyuiSite) -> None:
     assert response.json()["error"]["type"] == "prompt_no_outputs"
 
 
-async def test_own_prompt_id_is_good_for_one_job(site: ComfyuiSite) -> None:
+async def test_prompt_id_of_a_client_names_one_job(site: ComfyuiSite) -> None:
     id_ = str(uuid4())
     assert await site.client.prompt(invert(), prompt_id=id_) == id_
     assert await site.client.prompt(invert(), prompt_id=id_) == id_
@@ -197,11 +197,11 @@ async def test_queue_lists_and_cancels(site: ComfyuiSite) -> None:
     assert (await client.get("/prompt"))["exec_info"]["queue_remaining"] == 5
     assert (await client.get("/api/jobs", params={"status": "pending,in_progress"}))["pagination"]["total"] == 5
     assert (await client.post("/queue", {"delete": [waiting[0], running[0], "unknown"]})).status_code == 200
-    # a worker has fetched it already, and must give it back first
+    # a worker has already fetched the prompt and must return it first
     await client.until_pending(waiting[1:])
     assert (await client.post("/queue", {"clear": True})).status_code == 200
     await client.until_pending([])
-    # without an id, the prompt that has run for the longest time ends, and only that one
+    # without an id, only the longest-running prompt ends
     assert (await client.http.post("/interrupt")).status_code == 200
     entry = await client.ended(running[0])
     assert entry["status"]["messages"][-1][0] == "execution_interrupted"
@@ -276,7 +276,7 @@ async def test_failed_prompt_says_why(site: ComfyuiSite) -> None:
     assert (job["execution_error"]["node_id"], job["execution_error"]["node_type"]) == ("2", "ImageInvert")
 
 
-async def test_users_see_only_what_is_theirs(site: ComfyuiSite) -> None:
+async def test_users_see_only_their_own_data(site: ComfyuiSite) -> None:
     ada, bob = site.client, await site.new_client("bob@example.com")
     await ada.upload("photo.png", png("red"))
     prompt_id = await ada.prompt(invert_file("photo.png"))

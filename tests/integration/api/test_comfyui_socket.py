@@ -81,7 +81,7 @@ async def test_events_of_other_clients_are_not_sent(site: ComfyuiSite) -> None:
         assert prompt_id not in str(await other.until_done(own))
 
 
-async def test_socket_that_connects_during_a_run_gets_its_end(site: ComfyuiSite) -> None:
+async def test_socket_that_connects_during_a_run_gets_its_remaining_events(site: ComfyuiSite) -> None:
     slow = site.simulators[0].misbehave(Slow(class_type="ImageInvert", seconds=60, steps=600))
     prompt_id = await site.client.prompt(invert(), client_id="me")
     await site.client.until_running(1)
@@ -93,7 +93,7 @@ async def test_socket_that_connects_during_a_run_gets_its_end(site: ComfyuiSite)
         await events.until_done(prompt_id)
 
 
-async def test_new_socket_replaces_the_one_of_the_same_client(site: ComfyuiSite) -> None:
+async def test_new_socket_replaces_the_clients_old_socket(site: ComfyuiSite) -> None:
     async with site.client.socket("me") as old, site.client.socket("me") as new:
         assert (await _closing_code(old.connection)) == 1000
         prompt_id = await site.client.prompt(invert(), client_id="me")
@@ -127,7 +127,7 @@ async def test_sockets_of_foreign_pages_and_strangers_are_refused(site: ComfyuiS
         with pytest.raises(InvalidStatus) as refused:
             await connect(url, **options)
         assert refused.value.response.status_code == status
-    # nor is a large message accepted
+    # large messages are refused, too
     async with connect(url, additional_headers=headers) as socket:
         await socket.send("x" * 100_000)
         assert (await _closing_code(socket)) == 1009

@@ -51,7 +51,7 @@ class Served:
         return await self.say("\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode())
 
     async def begin_body(self, path: str = "/api/login", *headers: str) -> Connection:
-        """Start a call that keeps the application waiting for its body."""
+        """Start a request whose body the application waits for."""
         more = "".join(f"{header}\r\n" for header in headers)
         reader, writer = await self.say(
             f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}"
@@ -107,11 +107,11 @@ async def test_oversized_headers_are_refused(sqlite_backend: SqliteBackend, tmp_
             reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000 + end)
             assert b" 200 " not in await reader.read()
             writer.close()
-    # Not for the time that they take.
+    # The reason is the length, not the time limit.
     assert [line["too_long"] for line in lines if line["event"] == "requests.half_open_closed"] == [1]
 
 
-async def test_no_quoted_cookie_is_parsed(
+async def test_quoted_cookies_are_not_parsed(
     sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[str] = []
@@ -140,7 +140,7 @@ async def test_answered_request_does_not_wait_for_its_body(sqlite_backend: Sqlit
         reader, writer = await server.say(head + b"{")
         assert b" 401 " in await reader.readline()
         writer.write(b" ")
-        # a server that waited for more data would never finish this
+        # this read would never end if the server waited for the rest of the body
         assert b"unauthorized" in await reader.read()
         writer.close()
 
@@ -213,7 +213,7 @@ async def test_idle_connection_is_closed_over_the_limit(sqlite_backend: SqliteBa
             assert b" 200 " in await reader.readline()
             await reader.read()
             writer.close()
-        # the oldest answered connection was closed, and none that waits for an answer
+        # the oldest answered connection was closed, but none that waits for an answer
         assert await idle[0][0].read() == b""
         body[1].write(b"}")
         assert b" 422 " in await body[0].readline()
@@ -253,7 +253,7 @@ async def test_event_streams_of_a_user_are_limited(
         ended[1].close()
         await ended[1].wait_closed()
         while (again := await answer_of(await server.get("/api/me", ada, "Connection: close")))[0] == 429:
-            # the server reads the end of the stream at its next turn
+            # the server notices the end of the stream a little later
             pass
         assert again[0] == 200
         close_all(other, *streams)
@@ -352,7 +352,7 @@ async def test_idle_connection_without_authentication_is_closed(sqlite_backend: 
         close_all(known, anonymous)
 
 
-async def test_every_idle_connection_is_closed_in_the_end(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_every_idle_connection_is_closed_eventually(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with served(sqlite_backend, tmp_path, idle_seconds=0.2, trusted_proxies=["127.0.0.0/8"]) as server:
         connection = await server.get("/healthz")
         assert (await answer_of(connection))[0] == 200

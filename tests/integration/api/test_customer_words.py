@@ -1,4 +1,4 @@
-"""What the API tells customers of an effect: nothing about nodes, models, workers, databases and settings."""
+"""The API tells customers of an effect nothing about nodes, models, workers, databases or settings."""
 
 import re
 from typing import Any
@@ -20,27 +20,27 @@ OPERATOR_WORDS = re.compile(
 )
 
 
-def told(answer: Any) -> str:
-    """All texts of an answer that a customer reads."""
+def texts_in(answer: Any) -> str:
+    """Return all texts of an answer that a customer reads."""
     if isinstance(answer, dict):
-        return " ".join(told(value) for name, value in answer.items() if name not in {"type", "workflow_slug"})
-    return " ".join(map(told, answer)) if isinstance(answer, list) else answer if isinstance(answer, str) else ""
+        return " ".join(texts_in(value) for name, value in answer.items() if name not in {"type", "workflow_slug"})
+    return " ".join(map(texts_in, answer)) if isinstance(answer, list) else answer if isinstance(answer, str) else ""
 
 
-async def other_node(api: Api) -> None:
-    """A worker that does not have the nodes of the effect."""
+async def add_worker_without_nodes(api: Api) -> None:
+    """Register a worker that lacks the nodes of the effect."""
     await api.worker(capabilities={"node_types": ["Other"], "models": []})
 
 
-async def test_effect_that_no_worker_can_run_is_refused_in_the_words_of_customers(api: Api) -> None:
+async def test_effect_that_no_worker_can_run_is_refused_without_operator_terms(api: Api) -> None:
     user, admin = await api.user(tokens=20), await api.user("root@example.com", is_admin=True)
     effect_id = await api.effect()
-    await other_node(api)
+    await add_worker_without_nodes(api)
     for caller, shows in ((user, False), (admin, True)):
         body = {"effect_id": effect_id, "idempotency_key": "k"}
         problem = problem_of(await caller.call("POST", "/api/ai-jobs", body), 409)
         check = (await caller.get(f"/api/missing?effect_id={effect_id}"))["missing"]
-        assert (OPERATOR_WORDS.search(told([problem, check])) is not None) is shows
+        assert (OPERATOR_WORDS.search(texts_in([problem, check])) is not None) is shows
         assert (problem["detail"] == NOT_AVAILABLE, check["text"] == NOT_AVAILABLE) == (not shows, not shows)
         assert ("missing" in problem, bool(check["items"])) == (shows, shows)
     assert (await user.get("/api/wallet"))["balance"] == 20
@@ -50,15 +50,15 @@ async def test_owner_of_a_graph_reads_what_is_missing(api: Api) -> None:
     user = await api.user()
     slug = (await user.post("/api/workflows", {"graph": OWN_GRAPH}))["slug"]
     await api.engine.workers.fleets.create(slug="home-clip", workflow_slugs=[slug])
-    await other_node(api)
+    await add_worker_without_nodes(api)
     problem = problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
     assert "SaveVideo" in problem["detail"]
 
 
-async def test_waiting_job_says_the_same_in_the_queue_as_on_its_page(api: Api) -> None:
+async def test_wait_reason_is_the_same_in_the_queue_and_on_the_jobs_page(api: Api) -> None:
     user = await api.user(tokens=20)
     effect_id = await api.effect()
-    await other_node(api)
+    await add_worker_without_nodes(api)
     job = await submit(user, effect_id, wait_for_missing=True)
     batch = {"effect_id": effect_id, "idempotency_key": "b", "items": [{}], "wait_for_missing": True}
     await user.post("/api/batches", batch)
@@ -97,7 +97,7 @@ async def test_outage_names_the_database_to_administrators_only(api: Api) -> Non
 
     async def detail(caller: Caller) -> str:
         problem = problem_of(await caller.call("GET", "/api/ai-jobs"), 503)
-        assert (OPERATOR_WORDS.search(told(problem)) is None) is (caller is not admin)
+        assert (OPERATOR_WORDS.search(texts_in(problem)) is None) is (caller is not admin)
         return str(problem["detail"])
 
     with database_down(api.engine.databases, "main"):
@@ -124,7 +124,7 @@ async def test_history_of_a_job_names_no_worker(api: Api) -> None:
     await complete(api, worker, await lease(worker))
     events = (await user.get(f"/api/ai-jobs/{job['id']}/history"))["items"]
     assert {"job:started", "job:completed"} <= {event["type"] for event in events}
-    assert OPERATOR_WORDS.search(told(events)) is None
+    assert OPERATOR_WORDS.search(texts_in(events)) is None
 
 
 async def test_new_workflow_without_a_fleet_names_no_setting(api: Api) -> None:

@@ -38,8 +38,7 @@ CONTENT_TYPES = (
     "x; application/json",
     "application/+json",
 )
-# Calls of Python functions per request without the engine, and a tenth more. With FastAPI's machinery they are 449 and
-# 494.
+# Calls of Python functions per request without the engine, plus ten percent. FastAPI's machinery needs 449 and 494.
 MAX_CALLS = {"/api/worker/poll": 198, "/api/worker/complete": 221}
 
 
@@ -63,7 +62,7 @@ def _bodies(valid: dict[str, Any]) -> Iterator[tuple[bytes, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_fast_response_equals_the_one_of_fastapi(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_response_equals_that_of_fastapi(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.effect()
     worker, other, revoked = await api.worker("gpu-1"), await api.worker("gpu-2"), await api.worker("gpu-3")
     await api.engine.workers.workers.set_approved("gpu-3", is_approved=False)
@@ -85,7 +84,7 @@ async def test_fast_response_equals_the_one_of_fastapi(api: Api, path: str, monk
     assert statuses >= {401, 403, 413, 422, 200 if path.endswith("poll") else 404}
 
 
-async def test_fast_submission_equals_the_one_of_fastapi(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_submission_equals_that_of_fastapi(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     # The tokens suffice for the first job only, so all later requests change nothing.
     effect_id, user = await api.effect(), await api.user(tokens=7)
     path, valid = "/api/ai-jobs", {"effect_id": effect_id, "idempotency_key": "first", "input_payload": {}}
@@ -113,7 +112,7 @@ async def test_other_methods_and_paths_are_left_to_fastapi(api: Api) -> None:
     assert mounted.data["job"] is None
 
 
-async def test_fast_request_is_measured_by_its_route(api: Api) -> None:
+async def test_fast_request_is_measured_under_its_route(api: Api) -> None:
     await api.effect()
     worker = await api.worker()
     body = json.dumps(ROUTES["/api/worker/poll"]).encode()
@@ -124,7 +123,7 @@ async def test_fast_request_is_measured_by_its_route(api: Api) -> None:
     assert registry.get_sample_value("comfyrelay_request_seconds_count", labels) == 1
 
 
-def test_route_with_other_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_with_unsupported_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     router = APIRouter(prefix="/fast")
 
     @router.post("/x")

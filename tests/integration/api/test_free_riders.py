@@ -1,4 +1,4 @@
-"""A customer who tries to get something for nothing gets nothing, and pays for what is delivered."""
+"""Customers cannot get anything for free, and pay for everything that is delivered."""
 
 import asyncio
 import hashlib
@@ -38,7 +38,7 @@ SAMPLER = {"key": "sampler", "type": "text", "placeholder": "{{SAMPLER}}", "defa
 
 @pytest.fixture
 async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path) -> AsyncIterator[Api]:
-    """A studio as the settings' defaults make it, with payments and a default fleet."""
+    """Yield a studio with default settings, payments and a default fleet."""
     settings: dict[str, Any] = {
         "own_workflows": "permitted",
         "own_workflow_tokens_per_second": 1,
@@ -84,7 +84,7 @@ async def balance(user: Caller) -> int:
 
 
 async def report(api: Api, **event: Any) -> httpx.Response:
-    """Report a payment event as the payment provider does."""
+    """Send a payment event as the payment provider does."""
     body = json.dumps(event).encode()
     at = int(api.clock.now.timestamp())
     signed = hmac.new(SECRET.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
@@ -136,7 +136,7 @@ class TestJobs:
             output_extension="mp4",
             output_mime_type="video/mp4",
         )
-        # The highest price would be charged for a video of any length.
+        # Without the limit of the input, a video of any length would cost at most 2 tokens.
         effect = await api.engine.catalogue.effects.create(
             slug="v", workflow_slug="v", credits_cost=1, price_formula="seconds", max_credits_cost=2
         )
@@ -163,7 +163,7 @@ class TestJobs:
         assert "items.0.steps" in problem_of(await user.call("POST", "/api/batches", huge), 422)["errors"]
         assert await balance(user) == 5
 
-    async def test_key_of_a_cheap_job_buys_no_expensive_one(self, api: Api) -> None:
+    async def test_key_of_a_cheap_job_is_refused_for_an_expensive_job(self, api: Api) -> None:
         user = await api.user(tokens=100)
         effect_id = await effect_of(user)
         body = {"effect_id": effect_id, "idempotency_key": "k"}
@@ -211,7 +211,7 @@ class TestJobs:
         await api.engine.outbox.delivery.idle()
         assert await balance(user) == 30
 
-    async def test_values_are_no_formulas(self, api: Api) -> None:
+    async def test_values_are_not_evaluated_as_formulas(self, api: Api) -> None:
         user = await api.user(tokens=100)
         effect_id = await effect_of(user)
         texts = ("10) * (0", "0 * 40", "min(1, 40)", "__import__('os')", "40; steps = 1", "{{SAMPLER}}")
@@ -222,7 +222,7 @@ class TestJobs:
         for key in ("min", "price_formula", "credits_cost", "__class__", "steps + 0"):
             body = {"effect_id": effect_id, "input_payload": {key: 1}, "idempotency_key": "k"}
             problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
-        # Numbers that JSON does not have.
+        # Numbers that JSON does not allow.
         for number in ("NaN", "-Infinity", "1e999"):
             content = f'{{"effect_id": {effect_id}, "idempotency_key": "k", "input_payload": {{"steps": {number}}}}}'
             headers = {**user.headers, "Content-Type": "application/json"}
@@ -250,7 +250,7 @@ class TestJobs:
         assert (await user.http.put(url, content=short, headers=headers)).is_success
         job = await submit(user, effect.id, input_file_id=slot["file"]["id"])
         assert job["reserved_tokens"] == 10
-        # A client that ignores the announced size, too.
+        # A client may also send more than the announced size.
         for more in (headers, {**headers, "Content-Length": str(len(long))}):
             sent = await user.http.put(url, content=long, headers=more)
             assert sent.status_code >= 400
@@ -302,7 +302,7 @@ class TestJobs:
         assert refused["errors"] == {"input_file_id": problem}
 
     async def test_file_that_is_not_uploaded_yet_is_refused(self, api: Api) -> None:
-        """Otherwise, any file could be uploaded after its limits were checked."""
+        """Otherwise, any file could be uploaded after the limits were checked."""
         user = await api.user(tokens=100)
         effect_id = await offer_converter(api, "image")
         about = {"original_filename": "cat.png", "mime_type": "image/png", "size": 1000}
@@ -371,7 +371,7 @@ class TestMoney:
             problem_of(await refund(api, amount=amount), 422)
         assert await balance(user) == 5
 
-    async def test_administrator_takes_tokens_back_once_and_never_more_than_there_are(self, api: Api) -> None:
+    async def test_administrators_debit_applies_once_and_never_exceeds_the_balance(self, api: Api) -> None:
         user, admin = await api.user(tokens=30), await api.user("root@example.com", is_admin=True)
         assert user.user is not None
         path = f"/api/admin/tenants/{user.user.tenant_id}/debits"

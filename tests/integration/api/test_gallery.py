@@ -140,7 +140,7 @@ class TestListing:
         created = []
         for n in range(5):
             created.append(await scenario.create_output(f"cat {n}"))
-            # two of them at the same moment
+            # two outputs are created at the same moment
             await scenario.advance(seconds=1 if n != 2 else 0)
         for sort in ("oldest", "newest"):
             whole = await scenario.ids(sort=sort)
@@ -239,7 +239,7 @@ class TestListing:
             png("blue"),
             *(data for _, data in files),
         ]
-        # images have posters and sizes for the layout, and every output finds the values of its job
+        # images have posters and sizes for the layout, and every output has the prompt of its job
         assert [item["width"] for item in items] == [8, 8, 8, None, None]
         assert [item["poster_url"] is not None for item in items] == [True, True, True, False, False]
         assert {item["prompt"] for item in items} == {"one"}
@@ -268,7 +268,7 @@ class TestListing:
 
         assert await days() == [("2026-03-02", 1), ("2026-03-01", 1)]
         assert await days(tz="Europe/Vienna") == [("2026-03-02", 2)]
-        # half past eleven is the next day where clocks are 45 minutes ahead
+        # an offset of 5:45 hours
         assert await days(tz="Asia/Kathmandu") == [("2026-03-02", 2)]
         assert await scenario.ids(**{"from": "2026-03-02"}) == [noon]
         assert await scenario.ids(to="2026-03-01") == [late]
@@ -341,7 +341,7 @@ class TestCollections:
         new = await scenario.create_output("new")
         best, none = await scenario.collection("best"), await scenario.collection("Another")
         await scenario.mark(old, new, add_to=best)
-        # a repetition changes nothing
+        # adding an output again changes nothing
         await scenario.mark(new, add_to=best)
         another, found = (await scenario.user.get("/api/collections"))["items"]
         assert (another["id"], another["count"], another["cover"]) == (none, 0, None)
@@ -371,7 +371,7 @@ class TestCollections:
 
 
 def named(*paths: str) -> list[str]:
-    """Return the names of these outputs in a zip, given as names or `folder/name`."""
+    """Return the names in a zip of outputs that are given as `name` or `folder/name`."""
     split_paths = [path.rpartition("/") for path in paths]
     return archive_names(split_paths, lambda parts: parts[2], lambda parts: parts[0] or None)
 
@@ -462,7 +462,7 @@ class TestZips:
         assert (await scenario.user.call("GET", url)).status_code == 200
         await scenario.advance(minutes=15)
         problem_of(await scenario.user.call("GET", url), 404)
-        # the next one replaces it
+        # the next zip replaces the expired one
         await scenario.user.post("/api/gallery/zip", {"ids": [one]})
         [remaining] = await execute(scenario.api.engine.databases.shards["main"], "SELECT count(*) AS n FROM zips")
         assert remaining.n == 1

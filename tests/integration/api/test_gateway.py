@@ -1,4 +1,4 @@
-"""`comfyrelay gateway`: programs of this machine use ComfyUI's API without a token."""
+"""`comfyrelay gateway`: programs on this machine use ComfyUI's API without a token."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def gateway(site: ComfyuiSite) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 async def client(gateway: Gateway) -> AsyncIterator[Client]:
-    """A client without a token."""
+    """Yield a client without a valid token."""
     # the socket of a `Client` sends this header, which the gateway replaces
     async with httpx.AsyncClient(base_url=gateway.url, headers={"Authorization": "Bearer wrong"}) as http:
         yield Client(http)
@@ -86,8 +86,8 @@ async def test_other_hosts_and_pages_are_refused(site: ComfyuiSite, gateway: Gat
     assert await site.client.get("/queue") == {"queue_running": [], "queue_pending": []}
 
 
-async def test_only_paths_are_passed_on(gateway: Gateway) -> None:
-    # the address of the server and this target would name another host
+async def test_absolute_targets_are_refused(gateway: Gateway) -> None:
+    # appended to the server's URL, an absolute target would name another host
     port = int(gateway.url.rpartition(":")[2])
     for target in (f"{gateway.url}/queue", "http://evil.example/queue"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -101,7 +101,7 @@ async def test_frequent_health_checks_are_cached(api: Api, monkeypatch: pytest.M
 
 async def test_unknown_address_is_html_for_browsers_and_json_for_programs(api: Api) -> None:
     shown = await api.anonymous.call("GET", "/nowhere", headers={"Accept": "text/html"})
-    # 503 if the app is not built, with a page that says so
+    # 503, with a page that says so, if the app is not built
     assert shown.status_code in (404, 503)
     assert shown.headers["Content-Type"].startswith("text/html")
     problem_of(await api.anonymous.call("GET", "/nowhere", headers={"Accept": "application/json"}), 404)

@@ -1,4 +1,4 @@
-"""Operators answer customers: they see the job, refund it once, and run it again without a price."""
+"""Operators support customers: they see a customer's job, refund it once, and run it again for free."""
 
 import asyncio
 from datetime import timedelta
@@ -43,7 +43,7 @@ class TestView:
         assert "gpu-7" not in str(found["job"]) + str(found["events"])
         assert [event["type"] for event in found["events"]][-1] == "job:failed"
 
-    async def test_result_can_be_looked_at(self, desk: OperatorScenario) -> None:
+    async def test_operator_sees_result_and_inputs(self, desk: OperatorScenario) -> None:
         found = await desk.get(f"{await path_of_completed(desk)}/job")
         assert [output["number"] for output in found["job"]["outputs"]] == [1]
         assert found["values"] == {"prompt": "a cat"}
@@ -89,7 +89,7 @@ class TestRefund:
 
 
 class TestRunFree:
-    async def test_customer_gets_another_run_for_nothing(self, desk: OperatorScenario) -> None:
+    async def test_customer_gets_another_run_for_free(self, desk: OperatorScenario) -> None:
         path = await path_of_completed(desk)
         before = await balance_of(desk)
         again = await desk.send("POST", f"{path}/run-free")
@@ -120,7 +120,7 @@ class TestBulk:
     async def change(self, desk: OperatorScenario, action: str, ids: list[int]) -> Any:
         return await desk.send("POST", "/dispatches/bulk", {"action": action, "ids": ids})
 
-    async def test_jobs_that_cannot_change_are_named(self, desk: OperatorScenario) -> None:
+    async def test_jobs_that_cannot_be_changed_are_named(self, desk: OperatorScenario) -> None:
         done = (await desk.dispatch(await desk.completed())).id
         queued = (await desk.dispatch(await desk.submit())).id
         found = await self.change(desk, "refund", [done, queued, 999])

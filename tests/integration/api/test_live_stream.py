@@ -75,7 +75,7 @@ async def test_credits_are_streamed(api: Api, user: Caller, effect: int) -> None
         missed = await stream.until("queue")
         assert [event.type for event in missed] == ["changed", "wallet", "queue"]
         assert [item["id"] for item in missed[0].data["jobs"]] == [job["id"]]
-        # a client that received only the first part has not received all
+        # the first part has no id, because a client that received only this part lacks the rest
         assert [event.id is None for event in missed] == [True, False, False]
 
 
@@ -285,7 +285,7 @@ async def test_started_read_finishes_after_a_disconnect(
         return await horizon(tx)
 
     monkeypatch.setattr(changes, "horizon", slow)
-    # the hub loop also reads the horizon
+    # otherwise, the hub loop would read the horizon, too
     monkeypatch.setattr(live, "TICK_SECONDS", PATIENCE_SECONDS)
     tenant_id = (await user.get("/api/me"))["tenant_id"]
     following = hub.subscribe(tenant_id, cursor="1-1", quiet_seconds=PATIENCE_SECONDS)
@@ -338,7 +338,7 @@ async def test_stream_ends_periodically_to_reauthenticate(user: Caller, monkeypa
 
 class TestLateCommits:
     async def test_late_commit_is_streamed(self, api: Api, user: Caller, effect: int) -> None:
-        """On PostgreSQL its number is lower than numbers already sent; on SQLite later changes wait for it."""
+        """On PostgreSQL, its number is lower than numbers already sent. On SQLite, later changes wait for it."""
         jobs = [await submit(user, effect) for _ in range(3)]
         tenant_id = (await user.get("/api/me"))["tenant_id"]
         shard = await api.engine.databases.shard_of(tenant_id)

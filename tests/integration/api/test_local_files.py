@@ -199,7 +199,7 @@ class TestUploads:
     ) -> None:
         async def torn() -> AsyncIterator[bytes]:
             yield b"ab"
-            raise ClientDisconnect  # the part that the application sees
+            raise ClientDisconnect  # an interruption, as the application sees it
 
         upload = await objects.sign_upload(PATH, content_type="image/png", size=4, ttl_seconds=60)
         problem_of(await http.put(upload.url, content=torn(), headers=upload.headers), 422)

@@ -35,7 +35,7 @@ async def api(
     backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path, mailbox: Mailbox
 ) -> AsyncIterator[Api]:
     async with open_api(backend, tmp_path, storage_url=storage_url, **mailbox.settings, **MANY) as api:
-        # Each test sends the mails itself.
+        # Each test delivers the mails itself.
         await api.stop_loops()
         yield api
 
@@ -176,7 +176,7 @@ class TestInvitations:
         token = await link_to(api, mailbox)
         assert token != secret_in(link["url"])
         assert data_of(await set_password(api, token))["user"]["name"] == "Ada"
-        # The shown link ends with the mailed one.
+        # Using the mailed link also ends the link that the administrator saw.
         problem_of(await set_password(api, secret_in(link["url"])), 404)
         user = await api.engine.accounts.tenancy.find_user(ADA)
         assert user is not None
@@ -197,7 +197,7 @@ class TestInvitations:
 
 
 class TestQueue:
-    async def test_mail_is_sent_again_when_the_server_is_back(self, api: Api, mailbox: Mailbox) -> None:
+    async def test_refused_mail_is_sent_when_the_mail_server_accepts_it(self, api: Api, mailbox: Mailbox) -> None:
         await sign_up(api)
         mailbox.refusal = "451 Try later"
         assert await api.engine.accounts.mailer.run_once() == 0
@@ -241,7 +241,7 @@ class TestQueue:
         api.engine.databases.central.crash = None
         assert await api.engine.accounts.mailer.run_once() == 0
 
-    async def test_address_that_names_another_one_gets_no_mail(self, api: Api, mailbox: Mailbox) -> None:
+    async def test_address_that_contains_another_one_is_refused(self, api: Api, mailbox: Mailbox) -> None:
         for email in ("eve,ada@example.com", "ada(1)@example.com", "ada@["):
             problem_of(await api.anonymous.call("POST", "/api/sign-up", {"email": email}), 422)
         assert await api.engine.accounts.mailer.run_once() == 0

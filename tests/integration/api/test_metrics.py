@@ -35,8 +35,8 @@ RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
-async def figures(api: Api) -> dict[Sample, float]:
-    """Read every sample again."""
+async def read_samples(api: Api) -> dict[Sample, float]:
+    """Return the current value of every sample."""
     api.engine.operations.metrics._cache.clear()
     api.engine.autoscaling.metrics._cache.clear()
     api.engine.autoscaling.monitor._cache.clear()
@@ -79,23 +79,23 @@ async def test_queue_and_leases_are_measured_by_workflow(api: Api) -> None:
     await submit(api, user, "two", effect_id=effect_id)
     await submit(api, user, "later", effect_id=effect_id, delay_seconds=1000)
     where = {"workflow": "clip", "stage": "production"}
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "queue_depth", **where) == 2
     assert at(found, "queue_oldest_seconds", **where) == 90
     assert at(found, "leases", **where) is None
     leased = await lease(api)
-    found = await figures(api)
+    found = await read_samples(api)
     assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (1, 1)
     await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
     await lease(api)
-    found = await figures(api)
+    found = await read_samples(api)
     assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (None, 1)
 
 
 async def test_ended_jobs_are_counted_by_status(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     await api.worker()
-    assert at(await figures(api), "jobs_ended_total", status="completed") == 0
+    assert at(await read_samples(api), "jobs_ended_total", status="completed") == 0
     await submit(api, user, "one", effect_id=effect_id)
     leased = await lease(api)
     for _ in range(2):
@@ -104,7 +104,7 @@ async def test_ended_jobs_are_counted_by_status(api: Api) -> None:
     leased = await lease(api)
     await api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
     await api.engine.queue.control.cancel(user.tenant_id, await submit(api, user, "three", effect_id=effect_id))
-    found = await figures(api)
+    found = await read_samples(api)
     ended = {status: at(found, "jobs_ended_total", status=status) for status in ("completed", "failed", "canceled")}
     assert ended == {"completed": 1, "failed": 1, "canceled": 1}
 
@@ -118,7 +118,7 @@ async def test_metrics_name_no_tenant(api: Api) -> None:
     caller = await api.user()
     await caller.call("GET", f"/api/ai-jobs/{job_id}")
     await caller.call("GET", f"/nowhere/{job_id}")
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "queue_depth", workflow="(private)", stage="production") == 1
     for word in ("my-secret-project", job_id, user.tenant_id, user.email):
         assert word not in str(found)
@@ -130,7 +130,7 @@ async def test_latencies_are_measured_by_route_template(api: Api) -> None:
         await caller.call("GET", f"/api/videos/00000000-0000-7000-8000-00000000000{number}")
     await api.anonymous.call("GET", "/api/me")
     await api.anonymous.call("GET", "/not/there")
-    found = await figures(api)
+    found = await read_samples(api)
     count = "request_seconds_count"
     assert at(found, count, method="GET", route="/api/videos/{video_id}", status="404") == 3
     assert at(found, count, method="GET", route="/api/me", status="401") == 1
@@ -143,7 +143,7 @@ async def test_failed_request_is_counted_as_500(api: Api, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(api.engine.operations.readiness, "check", check)
     assert (await api.anonymous.call("GET", "/readyz")).status_code == 500
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "request_seconds_count", method="GET", route="/readyz", status="500") == 1
 
 
@@ -153,24 +153,24 @@ async def test_workflows_blocked_on_several_workers_are_counted(api: Api) -> Non
         await api.worker(worker)
     await submit(api, user, "one", effect_id=effect_id)
     for count, worker in enumerate(("gpu-1", "gpu-2")):
-        assert at(await figures(api), "workflows_blocked_on_several_workers") == 0, count
+        assert at(await read_samples(api), "workflows_blocked_on_several_workers") == 0, count
         leased = await lease(api, worker)
         await api.engine.queue.settle.fail(
             leased.dispatch_id, leased.lease_token, error="no such model", fault=Fault.WORKER, retry_after_seconds=0
         )
         await api.clock.set(api.clock.now + timedelta(seconds=10))
-    assert at(await figures(api), "workflows_blocked_on_several_workers") == 1
+    assert at(await read_samples(api), "workflows_blocked_on_several_workers") == 1
     await api.clock.set(api.clock.now + timedelta(seconds=3600))
-    assert at(await figures(api), "workflows_blocked_on_several_workers") == 0
+    assert at(await read_samples(api), "workflows_blocked_on_several_workers") == 0
 
 
 async def test_outbox_age_is_measured(api: Api) -> None:
     shard, central = api.engine.databases.shards["main"], api.engine.databases.central
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") == 0
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_shard") == 0
     assert at(found, "webhooks_undelivered", shard="main") == 0
-    # from tomorrow, so that the recovery ignores it
+    # dated tomorrow, so that the recovery ignores the row
     for database, columns, values in (
         (shard, "job_ids, created_at", "'[]', relay_now(86400)"),
         (central, "shard, updates, created_at", "'main', '[]', relay_now(86400)"),
@@ -178,7 +178,7 @@ async def test_outbox_age_is_measured(api: Api) -> None:
         await execute(database, f"INSERT INTO outbox ({columns}) VALUES ({values})")
     await api.stop_loops()
     await api.clock.set(api.clock.now + timedelta(seconds=86400 + 40))
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") == 40
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_shard") == 40
 
@@ -190,22 +190,22 @@ async def test_undelivered_webhooks_are_counted(api: Api, monkeypatch: pytest.Mo
     job_id = await submit(api, user, "one", effect_id=effect_id, webhook_url="https://receiver.test/")
     await api.engine.queue.control.cancel(user.tenant_id, job_id)
     await api.engine.webhooks.deliveries.run_once()
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "webhooks_undelivered", shard="main") == 1
     assert at(found, "webhook_attempts_total", status="pending") == 1
 
 
 async def test_unreachable_database_is_reported_down(api: Api) -> None:
     await api.stop_loops()
-    assert at(await figures(api), "database_up", database="central") == 1
+    assert at(await read_samples(api), "database_up", database="central") == 1
     with database_down(api.engine.databases, "central"), database_down(api.engine.databases, "main"):
-        found = await figures(api)
+        found = await read_samples(api)
     assert (at(found, "database_up", database="central"), at(found, "database_up", database="main")) == (0, 0)
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") is None
 
 
 async def test_build_process_and_parked_polls_are_exported(api: Api) -> None:
-    found = await figures(api)
+    found = await read_samples(api)
     assert [dict(labels)["version"] for name, labels in found if name == "comfyrelay_build_info"] == [__version__]
     assert ("process_resident_memory_bytes", frozenset()) in found
     assert at(found, "pollers_parked") == 0
@@ -222,7 +222,7 @@ async def test_every_metric_is_documented(api: Api) -> None:
     await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
     await api.engine.autoscaling.usage.run_once()
     await lease(api)
-    names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await figures(api)}
+    names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await read_samples(api)}
     ours = {name for name in names if name.startswith("comfyrelay_")}
     assert len(ours) == 13 + 8 + 2 + 2
     assert [our for our in ours if f"| `{our}` |" not in page] == []
@@ -235,7 +235,7 @@ async def test_autoscaling_loop_is_measured(api: Api) -> None:
     changes = {"machines": {"provider": "command"}, "autoscaling": {"min_machines": 2, "failed_boots": 1}}
     await fleets.change(stage=Stage.PRODUCTION, slug=FLEET, changes=changes)
     where = {"fleet": FLEET, "stage": "production"}
-    assert at(await figures(api), "autoscaling_has_leader") == 0
+    assert at(await read_samples(api), "autoscaling_has_leader") == 0
 
     scaling.leadership.ttl_seconds = 1_000_000.0
     await scaling.leadership.claim()
@@ -245,10 +245,10 @@ async def test_autoscaling_loop_is_measured(api: Api) -> None:
     await loop.idle()
     provider.fails = ProviderError("It is away.")
     await loop.observe_once()
-    found = await figures(api)
+    found = await read_samples(api)
     assert (at(found, "autoscaling_has_leader"), at(found, "autoscaling_is_leader")) == (1, 1)
     assert at(found, "fleet_desired", **where) == 2
-    # The worker that registered itself, and one that was launched.
+    # One worker registered itself, and one was launched.
     by_state = {state: at(found, "fleet_machines", **where, state=state) for state in MachineState}
     assert by_state == {"booting": 1, "ready": 1, "busy": 0, "draining": 0}
     assert at(found, "fleet_provider_errors_total", **where, call="observe") == 1
@@ -261,12 +261,12 @@ async def test_autoscaling_loop_is_measured(api: Api) -> None:
         await loop.observe_once()
         await loop.decide_once()
         await loop.idle()
-    found = await figures(api)
+    found = await read_samples(api)
     assert (at(found, "fleet_failed_rounds", **where), at(found, "fleet_is_launching_paused", **where)) == (1, 1)
     await scaling.views.reset_launches(Stage.PRODUCTION, FLEET)
     await loop.decide_once()
     await loop.idle()
-    found = await figures(api)
+    found = await read_samples(api)
     assert at(found, "fleet_is_launching_paused", **where) == 0
     assert at(found, "fleet_launches_refused_total", **where, kind="quota") == 1
 
@@ -293,7 +293,7 @@ async def test_dashboards_and_alerts_use_existing_metrics_and_labels(api: Api) -
     api.engine.autoscaling.monitor.counts.bursts["production", "cloud"] += 1
 
     labels: dict[str, set[str]] = {"up": {"job", "instance"}}
-    for name, found in await figures(api):
+    for name, found in await read_samples(api):
         labels.setdefault(name, set()).update(dict(found))
     expressions = [rule["expr"] for rule in RULES]
     expressions += [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
@@ -301,7 +301,7 @@ async def test_dashboards_and_alerts_use_existing_metrics_and_labels(api: Api) -
 
 
 def unknown_names(expression: str, labels: Mapping[str, set[str]]) -> list[str]:
-    """The metrics of an expression that do not exist, and its labels that none of its metrics has."""
+    """Return the metrics in an expression that do not exist, and the labels that its metrics do not have."""
     named = set(re.findall(r"\b(?:comfyrelay_\w+|up(?=\{))", expression))
     missing = [name for name in named if name not in labels]
     selectors = re.findall(r"\b(\w+)\{([^}]*)\}", expression)
@@ -324,7 +324,7 @@ async def test_metrics_require_the_configured_token(api: Api) -> None:
         problem_of(await api.anonymous.http.get("/metrics", headers=headers), 401)
     accepted = {"Authorization": "Bearer a-token-of-16-characters"}
     assert (await api.anonymous.http.get("/metrics", headers=accepted)).status_code == 200
-    # Probes need none.
+    # Probes need no token.
     assert (await api.anonymous.call("GET", "/healthz")).status_code == 200
 
 

@@ -122,7 +122,7 @@ async def test_number_of_outputs_is_limited(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("extension", ["", "../x", "PNG", "tar.gz", "a" * 11])
-async def test_extension_that_is_no_plain_word_is_refused(scenario: Scenario, extension: str) -> None:
+async def test_extension_other_than_a_plain_word_is_refused(scenario: Scenario, extension: str) -> None:
     body = {**lease_of(scenario.job), "number": 2, "extension": extension}
     problem_of(await scenario.worker.call("POST", "/api/worker/output-url", body), 422)
 
@@ -181,7 +181,7 @@ async def test_job_that_reuses_another_gets_all_its_outputs(scenario: Scenario) 
     assert not {output["file_id"] for output in found} & {output["file_id"] for output in await scenario.outputs()}
 
 
-async def test_job_without_the_file_that_it_is_for_is_not_reused(scenario: Scenario) -> None:
+async def test_job_without_its_first_output_is_not_reused(scenario: Scenario) -> None:
     await scenario.send(await scenario.upload(2, "txt", b"words"))
     [first, _] = await scenario.outputs()
     await scenario.user.post("/api/gallery/delete", {"ids": [first["file_id"]]})

@@ -1,4 +1,4 @@
-"""Workers upload their node definitions, and workflows are read with them."""
+"""Workers upload their node definitions, with which the server reads workflows."""
 
 import asyncio
 import gzip
@@ -98,7 +98,7 @@ async def test_editor_file_becomes_a_workflow_with_typed_inputs(api: Api, worker
     assert "No machine runs it yet" in created["remarks"][0]
 
 
-async def test_app_view_of_the_author_is_the_form(api: Api, worker: Caller) -> None:
+async def test_authors_app_view_defines_inputs_and_outputs(api: Api, worker: Caller) -> None:
     noise = {"width": ["INT", {}], "text": ["STRING", {"multiline": True}], "seed": ["INT", {}]}
     await bring(worker, DEFINITIONS | {"Noise": {"input": {"required": noise}, "output": ["IMAGE"]}})
     nodes = [node(1, "Noise", values=[64, "a fox", 7, "fixed"]), save(9, 1), node(8, "SaveImage", [("images", "*", 2)])]
@@ -125,7 +125,7 @@ async def test_app_view_of_the_author_is_the_form(api: Api, worker: Caller) -> N
     assert all(isinstance(seed, int) for seed in seeds)
 
 
-async def test_graph_without_definitions_is_guessed(api: Api) -> None:
+async def test_properties_are_guessed_without_node_definitions(api: Api) -> None:
     user = await api.user()
     graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
     answer = await user.call("POST", "/api/workflows", {"graph": graph})
@@ -246,7 +246,7 @@ class TestForAdministrators:
         changed = data_of(await admin.call("PATCH", "/api/admin/workflows/mine", {"graph": SAVED, "properties": []}))
         assert changed["graph"]["1"]["inputs"] == {"width": 64, "height": 48, "batch_size": 1, "color": 255}
 
-    async def test_explicit_values_win(self, api: Api) -> None:
+    async def test_explicit_values_take_precedence(self, api: Api) -> None:
         admin = await api.user(is_admin=True)
         graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
         body = {"slug": "mine", "graph": graph, "properties": [], "output_extension": "webp"}
@@ -255,7 +255,7 @@ class TestForAdministrators:
 
 
 class TestRepeatedUpload:
-    async def test_equal_graph_is_the_existing_workflow(self, api: Api, worker: Caller) -> None:
+    async def test_equal_graph_returns_the_existing_workflow(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         first = await user.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
@@ -383,7 +383,7 @@ class TestWaitingForNodes:
         problem = problem_of(await user.call("POST", "/api/workflows", {"graph": file}), 409)
         assert problem["missing"] == missing
         await user.post("/api/workflows", {"graph": file, "wait_for_missing": True})
-        # It is read again with every report of a worker.
+        # The file is read again after every report of a worker.
         await bring(worker, {**DEFINITIONS, "New": DEFINITIONS["ImageInvert"]})
         await api.engine.catalogue.pending_workflows.run_once()
         [listed] = (await user.get("/api/workflows"))["items"]
@@ -578,7 +578,7 @@ async def test_lease_carries_the_editor_file_of_the_users_own_workflow(api: Api,
     owner, admin = await api.user(), await api.user("admin@example.com", is_admin=True)
     added = await owner.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
     slug = added["slug"]
-    # Notes of an operator's file are not for users.
+    # Users do not get the notes in an operator's file.
     await admin.post("/api/admin/workflows", {"slug": "shared", "graph": SAVED})
     effect = await api.engine.catalogue.effects.create(slug="shared", workflow_slug="shared", credits_cost=0)
     await api.engine.workers.fleets.create(slug="home-mine", workflow_slugs=[slug, "shared"])

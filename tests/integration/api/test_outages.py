@@ -1,4 +1,4 @@
-"""Outages around the server: found in the background, shown from memory, also without a database."""
+"""Outages around the server are found in the background and shown from memory, even without a database."""
 
 import asyncio
 import ssl
@@ -42,7 +42,7 @@ async def test_healthy_server_has_no_outages(api: Api, admin: Caller) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("central", "central"), ("main", "shard")])
-async def test_database_that_is_down_is_shown_without_it(api: Api, admin: Caller, name: str, kind: str) -> None:
+async def test_database_outage_is_shown_without_the_database(api: Api, admin: Caller, name: str, kind: str) -> None:
     await found(api, admin)
     with database_down(api.engine.databases, name):
         [outage] = await found(api, admin)
@@ -58,7 +58,7 @@ async def test_console_opens_for_a_known_administrator_while_the_database_is_dow
     user = await api.user("somebody@example.com")
     await found(api, admin)
     with database_down(api.engine.databases, "central"):
-        # Before and after the check notices.
+        # Before and after the background check finds the outage.
         assert (await admin.get("/api/me"))["is_admin"]
         await api.engine.operations.outages.run_once()
         assert (await admin.get("/api/me"))["email"] == "root@example.com"
@@ -86,7 +86,7 @@ async def test_pending_migration_is_shown(api: Api, admin: Caller) -> None:
 
 
 @pytest.mark.parametrize("failure", ["refuses", "hangs"])
-async def test_storage_that_is_away_is_shown(
+async def test_unavailable_storage_is_shown(
     api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     async def check() -> None:

@@ -73,7 +73,7 @@ async def test_nothing_expires_by_default(scenario: Scenario) -> None:
     assert await scenario.jobs() == {job["id"]}
 
 
-async def test_starred_and_collected_outputs_stay_with_their_jobs(scenario: Scenario) -> None:
+async def test_starred_and_collected_outputs_are_kept_with_their_jobs(scenario: Scenario) -> None:
     starred, collected, rejected = [await scenario.run_job() for _ in range(3)]
     ids = [job["outputs"][0]["file_id"] for job in (starred, collected, rejected)]
     collection = await scenario.user.post("/api/collections", {"name": "best"})
@@ -83,13 +83,13 @@ async def test_starred_and_collected_outputs_stay_with_their_jobs(scenario: Scen
     await scenario.expire()
     assert await scenario.jobs() == {starred["id"], collected["id"]}
     assert await scenario.outputs() == {ids[0], ids[1]}
-    # once nothing protects it, it expires
+    # an output that is no longer starred expires
     await scenario.user.post("/api/gallery/marks", {"ids": [ids[0]], "starred": False})
     await scenario.expire(after_days=0)
     assert await scenario.outputs() == {ids[1]}
 
 
-async def test_starred_output_stays_when_the_others_of_its_job_expire(scenario: Scenario) -> None:
+async def test_starred_output_is_kept_when_the_others_of_its_job_expire(scenario: Scenario) -> None:
     job = await submit(scenario.user, scenario.effect_id)
     more = [("png", png("red")), ("png", png("green"))]
     await complete(scenario.api, scenario.worker, await lease(scenario.worker), more=more)
@@ -113,7 +113,7 @@ async def test_old_job_without_outputs_is_deleted(scenario: Scenario) -> None:
     assert await scenario.jobs() == {waiting["id"]}
 
 
-async def test_jobs_of_a_batch_stay_until_it_has_ended(scenario: Scenario) -> None:
+async def test_jobs_of_a_batch_are_kept_until_the_batch_ends(scenario: Scenario) -> None:
     body = {"effect_id": scenario.effect_id, "idempotency_key": "batch", "items": [{}, {}]}
     batch = await scenario.user.post("/api/batches", body)
     await complete(scenario.api, scenario.worker, await lease(scenario.worker))

@@ -63,7 +63,7 @@ class Scenario:
 
     async def run_retention(self) -> None:
         await self.api.engine.outbox.delivery.idle()
-        # from now on no URL of an ended job works, and no upload is running
+        # at this time, no URL of an ended job works, and no upload is running
         late = self.api.engine.settings.lease_url_ttl_seconds + MAX_UPLOAD_SECONDS + 1
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=late))
         await self.api.engine.operations.retention.run_once()
@@ -134,7 +134,7 @@ async def test_output_is_never_at_a_writable_url(scenario: Scenario) -> None:
 
 async def test_output_with_a_wrong_hash_is_refused_and_its_copy_removed(scenario: Scenario) -> None:
     await scenario.put(png("blue"))
-    # the same size, but another image
+    # the same size, but another hash
     problem = problem_of(await scenario.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
     assert "SHA-256" in problem["errors"]["output"]
     assert [*(await scenario.stored_objects()).values()] == ["upload"]
@@ -209,7 +209,7 @@ async def test_completion_of_an_expired_lease_changes_nothing(scenario: Scenario
     assert await scenario.output() == png("blue")
 
 
-async def test_concurrent_completions_make_one_output(scenario: Scenario) -> None:
+async def test_concurrent_completions_create_one_output(scenario: Scenario) -> None:
     await scenario.put(png())
     answers = await asyncio.gather(*(scenario.complete(png()) for _ in range(3)))
     assert {answer.status_code for answer in answers} == {200}

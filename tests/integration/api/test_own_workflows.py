@@ -24,7 +24,7 @@ WORKFLOW = {"graph": OWN_GRAPH, "properties": [PROMPT], "output_extension": "png
 
 @pytest.fixture
 async def api(backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path) -> AsyncIterator[Api]:
-    """A server with a default fleet. A second of an own workflow costs 2.5 tokens, and a run has at most 60 seconds."""
+    """Yield a server with a default fleet. Own workflows cost 2.5 tokens a second and run for at most 60 seconds."""
     settings: dict[str, Any] = {
         "default_fleet": FLEET,
         "own_workflows": "permitted",
@@ -118,10 +118,10 @@ class TestPermission:
         bulk = await user.post("/api/ai-jobs/bulk", {"ids": [job["id"]], "action": "retry"})
         assert (bulk["changed"], len(bulk["refused"])) == (0, 1)
         assert await balance(user) == 1000
-        # What the user has made stays theirs to delete.
+        # Users can still delete the workflows that they have added.
         assert (await user.call("DELETE", f"/api/workflows/{slug}")).status_code == 200
 
-    async def test_new_list_of_a_fleets_workflows_leaves_own_ones_in_it(self, api: Api) -> None:
+    async def test_replacing_the_workflows_of_a_fleet_keeps_own_workflows(self, api: Api) -> None:
         user, admin = await api.user(tokens=1000), await api.user("root@example.com", is_admin=True)
         await permit(api, user)
         job = await submit_own(user)
@@ -225,7 +225,7 @@ class TestPrice:
         assert await balance(user) == 300
         assert (await api.engine.operations.reconciler.run()).is_clean
 
-    async def test_pause_does_not_end_a_run_without_a_charge(self, api: Api) -> None:
+    async def test_pause_does_not_stop_a_charged_run(self, api: Api) -> None:
         user = await api.user(tokens=300)
         await permit(api, user)
         job = await submit_own(user)
@@ -238,7 +238,7 @@ class TestPrice:
         answer = await worker.post("/api/worker/heartbeat", body)
         assert answer["stop"] is None
 
-    async def test_again_costs_the_price_of_a_second_now(self, api: Api) -> None:
+    async def test_rerun_costs_the_current_price_per_second(self, api: Api) -> None:
         user = await api.user(tokens=1000)
         await permit(api, user)
         job = await submit_own(user)
@@ -250,7 +250,7 @@ class TestPrice:
         assert (shown, again["reserved_tokens"]) == (150, 150)
         assert (await lease(worker))["max_run_seconds"] == 30
 
-    async def test_run_needs_tokens_for_its_longest_time(self, api: Api) -> None:
+    async def test_run_requires_tokens_for_its_maximum_time(self, api: Api) -> None:
         user = await api.user(tokens=149)
         await permit(api, user)
         slug = (await user.post("/api/workflows", WORKFLOW))["slug"]

@@ -141,7 +141,7 @@ async def test_any_valid_signature_is_enough(shop: Api) -> None:
     assert answer.status_code == 200
 
 
-async def test_recorded_message_is_refused_by_the_databases_clock(shop: Api) -> None:
+async def test_age_of_a_message_is_checked_by_the_databases_clock(shop: Api) -> None:
     answers = [await report(shop, event(), late_seconds=late) for late in (299, 301, -299, -301)]
     assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
 

@@ -84,7 +84,7 @@ async def scenario(
         yield PosterScenario(api, user, await api.worker(), effect_id, tenants[0].id)
 
 
-async def test_output_has_a_poster_and_a_moving_one_a_preview(scenario: PosterScenario) -> None:
+async def test_output_has_a_poster_and_a_moving_image_has_a_preview(scenario: PosterScenario) -> None:
     [still] = (await scenario.complete_job(media_samples.image("PNG", (1000, 500))))["outputs"]
     assert (still["width"], still["height"], still["seconds"], still["preview_url"]) == (1000, 500, None, None)
     answer = await scenario.user.http.get(still["poster_url"])
@@ -180,7 +180,7 @@ async def test_invalid_image_is_tried_once(scenario: PosterScenario) -> None:
     assert await scenario.api.engine.jobs.pending_posters.run_once() == 0
 
 
-async def test_poster_waits_for_storage_and_is_made_once(
+async def test_poster_waits_for_storage_and_is_created_once(
     scenario: PosterScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id = await _used(scenario, png())

@@ -160,7 +160,7 @@ async def test_invalid_preview_is_not_shown(run: Run) -> None:
     for data in (b"<script>alert(1)</script>", jpeg()[:3] + b"\0" * 100, jpeg() + b"\0" * MAX_BYTES, b""):
         stored = await run.put(data)
         if isinstance(run.api.engine.objects, LocalObjects):
-            # S3 accepts it, and has no way to refuse
+            # S3 cannot refuse it
             problem_of(stored, 422)
             assert await run.stored() == []
         assert (await run.look()).status_code == 204

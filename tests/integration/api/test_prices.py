@@ -1,4 +1,4 @@
-"""Prices that depend on the inputs: what the button shows is what is charged."""
+"""Prices that depend on the inputs: the price on the button is the price that is charged."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ WIDTH = {**STEPS, "key": "width", "placeholder": "{{WIDTH}}", "default_value": 5
 
 
 async def offer(api: Api, admin: Caller, **price: Any) -> int:
-    """An effect with this price; returns its id."""
+    """Create an effect with this price; return its id."""
     workflow = {
         "slug": "w",
         "graph": GRAPH,
@@ -169,7 +169,7 @@ async def completed(api: Api, user: Caller, effect_id: int, **payload: Any) -> A
     return await user.get(f"/api/ai-jobs/{job['id']}")
 
 
-async def test_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
+async def test_rerun_costs_the_current_price(api: Api) -> None:
     user, admin = await api.user(tokens=200), await root(api)
     effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
     job = await completed(api, user, effect_id, steps=5)
@@ -183,13 +183,13 @@ async def test_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
     shown = (await user.get(path))["again_tokens"]
     again = await user.post(f"{path}/again", {"expected_tokens": shown})
     assert (shown, again["reserved_tokens"], await balance(user)) == (79, 79, 200 - 5 - 79)
-    # A lower price counts as well.
+    # A lowered price applies, too.
     await admin.call("PATCH", "/api/admin/effects/e", {"price_formula": None, "max_credits_cost": None})
     assert (await user.post(f"{path}/again"))["reserved_tokens"] == 1
     assert (await api.engine.operations.reconciler.run()).is_clean
 
 
-async def test_job_of_a_deleted_effect_is_not_offered_for_nothing(api: Api) -> None:
+async def test_job_of_a_deleted_effect_is_not_offered_for_free(api: Api) -> None:
     user, admin = await api.user(tokens=100), await root(api)
     effect_id = await offer(api, admin, credits_cost=7)
     job = await completed(api, user, effect_id)
@@ -199,7 +199,7 @@ async def test_job_of_a_deleted_effect_is_not_offered_for_nothing(api: Api) -> N
     problem_of(await user.call("POST", f"{path}/again", {"expected_tokens": 0}), 409)
 
 
-async def test_batch_again_costs_the_price_that_the_effect_has_now(api: Api) -> None:
+async def test_rerun_of_a_batch_costs_the_current_price(api: Api) -> None:
     user, admin = await api.user(tokens=100), await root(api)
     effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
     file_id = await upload(user)
@@ -210,7 +210,7 @@ async def test_batch_again_costs_the_price_that_the_effect_has_now(api: Api) -> 
     assert await balance(user) == 100 - 5 - 50
 
 
-async def test_again_cannot_exceed_a_limit_that_was_lowered(api: Api) -> None:
+async def test_rerun_cannot_exceed_a_lowered_limit(api: Api) -> None:
     user, admin = await api.user(tokens=100), await root(api)
     effect_id = await offer(api, admin, credits_cost=1)
     job = await completed(api, user, effect_id, steps=40)

@@ -31,7 +31,7 @@ DRAWN = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0
 
 @dataclass
 class Editor:
-    """The part of a ComfyUI that the pack uses, and the messages that its browser gets."""
+    """The part of ComfyUI that the pack uses, and the messages that the browser gets."""
 
     folder: Path
     messages: "asyncio.Queue[tuple[Any, Any]]" = field(default_factory=asyncio.Queue)

@@ -21,7 +21,7 @@ SECRET = "whsec_"
 
 
 async def set_read_only(database: Database, *, is_read_only: bool) -> None:
-    """On PostgreSQL for new connections; on SQLite for connections that write."""
+    """Switch read-only mode: on PostgreSQL for new connections, on SQLite for connections that write."""
     if database.dialect == "postgresql":
         connection = await asyncpg.connect(database.dsn, server_settings={"default_transaction_read_only": "off"})
         value = "on" if is_read_only else "off"

@@ -41,7 +41,7 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
 
 
 def chunks(body: bytes, read: list[int]) -> Any:
-    """A body without a length, and the number of bytes read from it."""
+    """Return a body without a length, which appends the position of each chunk to `read`."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(body), 1000):

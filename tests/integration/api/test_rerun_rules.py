@@ -1,4 +1,4 @@
-"""A job runs again only while its effect is offered and its workflow exists, a test run only for an administrator."""
+"""Jobs run again only while their effect is offered and their workflow exists; test runs, only for administrators."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class TestTestRunsAgain:
         await desk.admin.post(f"/api/ai-jobs/{job_id}/again")
 
     @pytest.mark.parametrize("action", ["again", "retry"])
-    async def test_former_administrator_runs_no_test_run(self, desk: OperatorScenario, action: str) -> None:
+    async def test_former_administrator_cannot_repeat_a_test_run(self, desk: OperatorScenario, action: str) -> None:
         job_id = (await desk.send("POST", "/workflows/clip/test-run", {}))["job_id"]
         await desk.fail(await desk.lease())
         await demote_administrator(desk)

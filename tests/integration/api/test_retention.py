@@ -24,7 +24,7 @@ from tests.support.media_samples import image, video
 from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
 DAY = 86400.0
-# The URLs of a lease work for this long, and a started upload may take longer.
+# The URLs of a lease work for their TTL, and an upload that has started may take longer.
 LATE_SECONDS = Settings().lease_url_ttl_seconds + MAX_UPLOAD_SECONDS
 MASK = {"key": "mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
 CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_input": True}

@@ -14,13 +14,13 @@ from tests.support.world import SqliteBackend
 
 @pytest.fixture
 async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    """Route matching uses no database."""
+    """Route matching uses no database, so one backend is enough."""
     async with open_api(sqlite_backend, tmp_path) as api:
         yield api
 
 
 async def test_no_path_is_redirected(api: Api) -> None:
-    """A redirect would name the host of the request."""
+    """A redirect would repeat the host that the request names."""
     paths = ["/api/ai-jobs/", "/api/worker/poll/", "/api/admin/workflows/", "/healthz/", "/api/presets/", "/files/"]
     answers = [await api.anonymous.http.get(path, headers={"Host": "evil.example"}) for path in paths]
     assert [answer.status_code // 100 for answer in answers] == [4] * len(paths)

@@ -184,7 +184,7 @@ class TestResetLinks:
             problem_of(await ended.call("GET", "/api/me"), 401)
         assert await bearer(api, created["token"]).get("/api/me")
 
-    async def test_check_of_a_reset_link_tells_of_a_webhook(
+    async def test_check_of_a_reset_link_reports_a_webhook(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         user = await api.user()
@@ -235,7 +235,7 @@ class TestResetLinks:
         real = accounts.sign_in
 
         async def slow(**arguments: str) -> Any:
-            """The password is right, and is changed before the session starts."""
+            """Verify the password, and change it before the session starts."""
             shown = await real(**arguments)
             assert (await reset(api, link)).is_success
             return shown
@@ -277,7 +277,7 @@ class TestBruteForce:
             problem_of(await sign_in(api, "a guess"), 401)
         problem_of(await sign_in(api, PASSWORD), 429)
         assert (await sign_in(api, PASSWORD, cookies=cookies)).is_success
-        # its own attempts are limited, too
+        # attempts from a known browser are limited, too
         for _ in range(10):
             problem_of(await sign_in(api, "a guess", cookies=cookies), 401)
         problem_of(await sign_in(api, PASSWORD, cookies=cookies), 429)
@@ -397,7 +397,7 @@ class TestJoining:
         # the syntax of a variable differs, too
         assert found["powershell_install"].startswith("$env:COMFYRELAY_WITHOUT_UI='1'; pip install ")
         assert found["install"].startswith("COMFYRELAY_WITHOUT_UI=1 pip install ")
-        # nothing is expanded between single quotes, and a doubled quote is one, also in the curl command
+        # between single quotes, nothing is expanded, and a doubled quote is one quote, even in the curl command
         assert "$env:COMFYUI_BASE_URL='http://o''brien\u2019\u2019s $pc`:8188'" in variables
         assert f"$env:FLEET_SECRET='{found['variables']['FLEET_SECRET']}'" in variables
         assert len(variables) == len(found["variables"])

@@ -27,7 +27,7 @@ PROGRESS = {
 
 
 async def running(api: Api) -> tuple[Caller, dict[str, Any], dict[str, Any]]:
-    """A worker with the first job of a batch of three, its lease, and the batch."""
+    """Return a worker that runs the first job of a batch of three, its lease, and the batch."""
     effect_id = await api.effect()
     user = await api.user(tokens=100)
     batch = await user.post("/api/batches", {"effect_id": effect_id, "label": "Cats", "items": [{"label": "a"}] * 3})
@@ -73,7 +73,7 @@ async def test_slot_shows_its_gpu_and_job_progress(api: Api) -> None:
         "Nobody answers there.",
         None,
     )
-    # as another process sees it, once it is stored
+    # another process sees the same once the reports are stored
     assert await api.engine.workers.slots.write_noted() == {"gpu-1"}
     assert await admin.get("/api/slots") == slots
 

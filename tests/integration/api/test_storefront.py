@@ -19,7 +19,7 @@ EFFECT = {"workflow_slug": "swap", "credits_cost": 3}
 @pytest.fixture
 async def desk(api: Api) -> OperatorScenario:
     desk = await open_operator_scenario(api)
-    # It has an effect of its own.
+    # Remove the effect of the scenario.
     await desk.send("DELETE", "/effects/clip")
     await desk.send("POST", "/workflows", {"slug": "swap", "graph": GRAPH, "properties": [PROMPT]})
     return desk
@@ -58,7 +58,7 @@ async def test_visitors_see_published_effects_with_examples(desk: OperatorScenar
     }
     contents = [(await desk.api.anonymous.http.get(seen[name])).content for name in ("preview_url", "before_url")]
     assert contents == [png("blue"), png("red")]
-    # Workflows, inputs and the times of the jobs of customers are for users.
+    # Only users see workflows, inputs and processing times.
     assert not {"workflow_slug", "properties", "id", "last_processing_time_seconds"} & seen.keys()
 
 

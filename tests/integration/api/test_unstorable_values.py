@@ -15,10 +15,10 @@ from comfyrelay.server.operations import files
 from tests.support.api import Api, problem_of
 from tests.support.world import GRAPH
 
-# NUL, and half of a surrogate pair as some programs write it
 PROMPT_FIELDS = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}"}
 # just above what a column of 32 or 64 bits holds
 WRONG_NUMBERS = (-1, 2**31, 2**63)
+# NUL, and half of a surrogate pair as some programs write it
 SPOILED = ("a%00b", "a%ED%A0%80b")
 
 

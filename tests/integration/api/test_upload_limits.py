@@ -149,7 +149,7 @@ async def test_upload_with_another_size_than_announced_is_refused(api: Api, stor
     announced = await user.post(UPLOADS, body(10))
     effect_id = await api.effect()
     assert user.user is not None
-    # As an S3 server that ignores the length in the URL would store it.
+    # An S3 server that ignores the length in the URL would store this.
     path = f"tenants/{user.user.tenant_id}/uploads/{announced['file']['id']}.png"
     await api.engine.objects.put(path, bytes(5000))
     answer = await user.call(
@@ -158,7 +158,7 @@ async def test_upload_with_another_size_than_announced_is_refused(api: Api, stor
         {"effect_id": effect_id, "idempotency_key": "k", "input_file_id": announced["file"]["id"]},
     )
     if storage_url is None:
-        # The server refuses such bytes itself.
+        # The server itself refuses bodies of another size.
         assert answer.status_code == 201
     else:
         text = "cat.png has 5000 bytes, but 10 were announced: upload it again."
@@ -175,7 +175,7 @@ def test_no_limit_allows_everything() -> None:
 @pytest.mark.parametrize(
     "path", ["tenants/t/ai-jobs/j/uploads/a", "assets/a.png", "tenants//uploads/a", "x/tenants/t/uploads/a"]
 )
-def test_other_paths_are_no_uploads(path: str) -> None:
+def test_other_paths_are_not_uploads(path: str) -> None:
     assert tenant_of_upload(path) is None
 
 
@@ -213,7 +213,7 @@ async def test_form_over_the_limit_is_refused_before_its_file(user: Caller) -> N
     assert read == []
 
 
-async def test_form_larger_than_the_rest_of_the_limit_is_refused(user: Caller) -> None:
+async def test_form_larger_than_the_remaining_space_is_refused(user: Caller) -> None:
     await user.post(UPLOADS, body(MAX_BYTES - 1000))
     sent = 0
 

@@ -156,7 +156,7 @@ class TestTokens:
         ]
 
     async def test_token_cannot_be_named_like_a_session(self, api: Api) -> None:
-        # it would be listed as a session, and end with a new password
+        # such a token would be listed as a session, and a new password would end it
         user = await api.user()
         problem = problem_of(await user.call("POST", "/api/tokens", {"name": "session"}), 422)
         assert "browser sessions" in problem["errors"]["name"]

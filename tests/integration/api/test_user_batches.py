@@ -55,7 +55,7 @@ class TestSubmitting:
             effect_id=effect,
             notify_urls=urls,
         )
-        # nor by a program that calls the engine directly
+        # the same applies to a program that calls the engine directly
         with pytest.raises(InvalidInput) as refused:
             await api.context.engine.jobs.batches.submit(request)
         assert "webhook_url" in refused.value.errors["notify_urls"]

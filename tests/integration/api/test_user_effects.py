@@ -18,7 +18,7 @@ PROMPT = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "default
 
 
 async def rich_effect(api: Api, **more: Any) -> int:
-    """An effect with inputs of all kinds."""
+    """Create an effect with inputs of all kinds; return its id."""
     await api.engine.catalogue.workflows.create(
         slug="rich",
         graph=GRAPH,
@@ -199,7 +199,7 @@ class TestPresets:
         assert created["values"] == values
         problem_of(await user.call("POST", "/api/presets", {"name": "production", "values": {}}), 409)
 
-    # Only PostgreSQL runs the calls at the same time.
+    # Only PostgreSQL runs the calls concurrently.
     @pytest.mark.both_databases
     async def test_number_of_presets_is_limited(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(presets, "MAX_PRESETS", 2)
@@ -221,7 +221,7 @@ class TestPresets:
             page = await user.get(f"/api/presets?limit=3{cursor and f'&cursor={cursor}'}")
             pages.append([item["name"] for item in page["items"]])
             cursor = page["next_cursor"]
-        # an item that is too large for a page is one
+        # an item that is too large for a page gets its own page
         assert pages == [["p4"], ["p3"], ["p2", "p1"], ["p0"]]
 
     async def test_presets_are_private(self, api: Api) -> None:
@@ -293,7 +293,7 @@ class TestRemovalUnlessNeeded:
         data_of(await self.remove(user, slug))
         assert (await user.get("/api/workflows"))["items"] == []
 
-    async def test_workflow_that_was_added_again_stays(self, api: Api) -> None:
+    async def test_workflow_that_was_added_again_is_kept(self, api: Api) -> None:
         user, worker, slug = await self.add(api)
         await self.submit(user, slug)
         await complete(api, worker, await lease(worker, "gpu-own"))
@@ -301,13 +301,13 @@ class TestRemovalUnlessNeeded:
         assert (await user.post("/api/workflows", {"graph": PROMPT_GRAPH, "name": "mine"}))["slug"] == slug
         assert "was added again or changed" in problem_of(await self.remove(user, slug), 409)["detail"]
 
-    async def test_workflow_of_a_failed_job_stays(self, api: Api) -> None:
+    async def test_workflow_of_a_failed_job_is_kept(self, api: Api) -> None:
         user, worker, slug = await self.add(api)
         await self.submit(user, slug)
         await fail(api, worker, await lease(worker, "gpu-own"))
         assert "which can be retried" in problem_of(await self.remove(user, slug), 409)["detail"]
 
-    async def test_workflow_with_another_job_stays(self, api: Api) -> None:
+    async def test_workflow_with_another_job_is_kept(self, api: Api) -> None:
         user, worker, slug = await self.add(api)
         for key in ("one", "two"):
             await self.submit(user, slug, key)

@@ -116,8 +116,8 @@ async def test_many_subscribers_cost_one_statement(
         await user.post("/api/ai-jobs/bulk", {"ids": [job["id"] for job in jobs], "action": "cancel"})
         for stream in (a, b, c):
             assert [event.type for event in await stream.rest()] == ["job:canceled"]
-    # Three clients follow two jobs; the third job has no subscriber. On PostgreSQL the notification of the database may
-    # come after the wakeup in this process was handled.
+    # Three clients follow two jobs; the third job has no subscriber. On PostgreSQL, the notification of the database
+    # may arrive after this process has handled its own wakeup.
     assert looks in ([2], [2, 2])
 
 

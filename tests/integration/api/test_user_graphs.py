@@ -1,4 +1,4 @@
-"""A tenant graph is checked against the policy when it is added, and again when a job is submitted."""
+"""A tenant's graph is checked against the policy when it is added, and again when a job is submitted."""
 
 from typing import Any
 

@@ -30,7 +30,7 @@ async def ids(user: Caller, query: str = "") -> list[str]:
 
 
 async def submit_follower(api: Api, user: Caller, job: Any) -> Any:
-    """A waiting job that uses the output of this one."""
+    """Submit a job that uses the output of `job`; return it."""
     await api.engine.catalogue.workflows.create(
         slug="again",
         graph={"1": {"class_type": "LoadImage", "inputs": {"image": "{{X}}"}}},
@@ -95,7 +95,7 @@ class TestSubmitting:
         assert (await ids(user), (await user.get("/api/wallet"))["balance"]) == ([], 100)
         job = await user.post("/api/ai-jobs", {**body, "expected_tokens": 9})
         assert job["reserved_tokens"] == 9
-        # the price is no part of the request: the accepted request is unchanged
+        # the price is not part of the request, so this repeats the accepted request
         again = await user.call("POST", "/api/ai-jobs", {**body, "expected_tokens": 7})
         assert (again.status_code, data_of(again)["id"]) == (200, job["id"])
 
@@ -181,7 +181,7 @@ class TestViews:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
-        # numbers of newer workers are kept; texts are for operators
+        # users see numbers, even of newer workers; texts are for operators
         progress = {"done": 0.25, "value": "a quarter", "of": {"a": ["newer"]}}
         beat = {**lease_of(leased), "progress": progress, "logs": ["loading", "sampling"]}
         await worker.post("/api/worker/heartbeat", beat)
@@ -240,7 +240,7 @@ class TestViews:
             found.append((await user.post("/api/ai-jobs", wish))["id"])
         for search in ("LIGHTHOUSE", "fog%22 at", "100%25"):
             assert await ids(user, f"?q={search}") == [found[0]]
-        # not in the other fields: names of values, files and types
+        # other fields are not searched: names of values, files and types
         assert await ids(user, "?q=placeholder") == await ids(user, "?q=output") == []
 
     async def test_logs_are_paginated(self, api: Api, effect: int) -> None:
@@ -409,7 +409,7 @@ class TestBulk:
         monkeypatch.setattr(JobSubmission, "retry_once", counted)
         balance = (await user.get("/api/wallet"))["balance"]
         for changed in (5, 0):
-            # a repetition changes nothing
+            # repeating the request changes nothing
             done = await user.post("/api/ai-jobs/bulk", {"ids": created, "action": "retry"})
             assert (done["matched"], done["changed"], done["refused"]) == (5, changed, [])
         assert single_retries == []
@@ -437,7 +437,7 @@ class TestBulk:
         done = await user.post("/api/ai-jobs/bulk", {**delete, "as_of": counted["as_of"]})
         assert (done["matched"], done["changed"]) == (2, 2)
         assert await ids(user) == [created[3], created[2]]
-        # without a status filter, changed jobs were already counted, and only new ones were not
+        # without a status filter, jobs that change were already counted, and only the new job was not
         new = (await submit(user, effect))["id"]
         cancel = {"filter": {}, "action": "cancel", "as_of": anything["as_of"]}
         assert (await user.post("/api/ai-jobs/bulk", cancel))["changed"] == 1
@@ -520,7 +520,7 @@ class TestJobDetails:
             ("processing", False),
             ("queued", True),
         ]
-        # the list shows and filters it in the same way
+        # the list shows and filters prefetched jobs in the same way
         assert [job["status"] for job in (await user.get("/api/ai-jobs"))["items"]] == ["queued", "processing"]
         assert await ids(user, "?status=queued") == [second["id"]]
         assert await ids(user, "?status=processing") == [first["id"]]

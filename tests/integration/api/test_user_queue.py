@@ -152,7 +152,7 @@ class TestCounts:
     async def test_list_counts_and_bulk_actions_agree(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
-        """Also for partly finished batches, retried items and prefetched jobs."""
+        """This includes partly finished batches, retried items and prefetched jobs."""
         await run(api, user, worker, effect)
         mixed = await batch(user, effect, 4, label="Mixed")
         await complete(api, worker, await lease(worker))
@@ -275,7 +275,7 @@ class TestOrder:
         assert await ids(user) == [a, b, c, many]
         await user.post(f"/api/batches/{many}/move", {"before": b})
         assert await ids(user) == [a, many, b, c]
-        # a position before an item of a batch is before the whole batch: a batch stays together
+        # an entry that is moved before an item of a batch is placed before the whole batch
         second = (await user.get(f"/api/queue/{many}/items"))["items"][1]["id"]
         await user.post(f"/api/ai-jobs/{c}/move", {"before": second})
         assert await ids(user) == [a, c, many, b]
@@ -442,7 +442,7 @@ class TestClearing:
         assert sum((await api.engine.jobs.overview.counts(tenant_id)).values()) == 2
         assert (await user.get(f"/api/ai-jobs/{done['id']}"))["outputs"]
         assert len((await user.get("/api/gallery"))["items"]) == 3
-        # a rerun job appears as a whole
+        # a batch with retried items appears again as a whole
         await user.post(f"/api/batches/{mixed}/retry-failed", {})
         [entry] = await queue(user, "?q=mixed")
         assert (entry["total"], entry["matched"], entry["counts"]["completed"]) == (2, 2, 1)

@@ -15,7 +15,7 @@ PHOTO = {"key": "photo", "type": "image", "placeholder": "{{INPUT}}", "required"
 
 
 async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
-    """An effect with a required photo and an optional second one."""
+    """Create an effect with a required and an optional photo; return its id."""
     extra = {"key": "extra", "type": "image", "placeholder": "{{PROMPT}}", "user_configurable": True}
     await api.engine.catalogue.workflows.create(
         slug=slug,
@@ -39,7 +39,7 @@ class TestUploads:
     async def test_upload_url_cannot_replace_the_input_of_a_job(
         self, sqlite_backend: SqliteBackend, tmp_path: Path
     ) -> None:
-        # rclone has no conditional writes
+        # only local files: rclone, the S3 server of the tests, has no conditional writes
         async with open_api(sqlite_backend, tmp_path) as api:
             user = await api.user()
             effect_id = await photo_effect(api)

@@ -398,7 +398,7 @@ class TestRedelivery:
         [(first, body), (second, same)] = scenario.receiver.received
         assert (first["webhook-id"], body) == (second["webhook-id"], same)
         [delivery] = await scenario.deliveries(job_id)
-        # the attempts start again
+        # attempts are counted from zero again
         assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
 
     async def test_dead_delivery_uses_the_current_url(self, scenario: Scenario) -> None:
@@ -413,7 +413,7 @@ class TestRedelivery:
         assert delivery["status"] == "given_up"
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         await scenario.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
-        # it has the attempts of a new delivery
+        # as many attempts are left as for a new delivery
         scenario.receiver.statuses = [500]
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)

@@ -26,7 +26,7 @@ async def worker(desk: OperatorScenario) -> Caller:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    # there is no signal for this, so poll at every turn of the loop
+    # there is no signal for this, so check at every turn of the event loop
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -47,7 +47,7 @@ async def test_log_is_requested_on_view_and_shown_on_arrival(desk: OperatorScena
     assert (pending.json()["data"]["lines"], pending.json()["data"]["received_at"]) == ([], None)
     assert pending.json()["data"]["within_seconds"] > 0
     assert (await poll(worker))["wants_logs"] is True
-    # it is requested once, not by every call
+    # the log is requested once, not with every call
     assert (await poll(worker))["wants_logs"] is False
     await worker.post("/api/worker/logs", {"lines": [LINE, "another"], "what_is_newer": 1})
     found = await look(desk)

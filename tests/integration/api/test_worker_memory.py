@@ -35,7 +35,7 @@ async def test_out_of_memory_job_is_leased_to_a_larger_gpu(api: Api) -> None:
 
 
 async def run_out_of_memory(api: Api) -> tuple[Caller, Caller]:
-    """Block `gpu-1`, because it ran out of memory and `gpu-2` may not. Return both workers."""
+    """Let `gpu-1` run out of memory, which blocks the workflow there because `gpu-2` may have enough. Return both."""
     user, effect = await api.user(tokens=100), await api.effect()
     sick, healthy = await api.worker(), await api.worker("gpu-2")
     await submit(user, effect)

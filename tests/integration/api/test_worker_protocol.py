@@ -144,7 +144,7 @@ class TestRegister:
         assert job is not None
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         await api.clock.set(api.clock.now + timedelta(seconds=301))
-        # it may still run its leased job
+        # the worker may still run its leased job
         problem_of(await api.anonymous.call("POST", "/api/worker/register", body, headers=SECRET_HEADERS), 409)
         await lost.post("/api/worker/requeue", {**lease_of(job), "reason": "shutdown"})
         await api.anonymous.post("/api/worker/register", body, headers=SECRET_HEADERS)
@@ -414,7 +414,7 @@ class TestHeartbeat:
         await submit_first_job(api)
         worker = await api.worker()
         job = await lease(worker)
-        # like another server, which has not delivered this lease
+        # simulate another server, which has not delivered this lease
         limits = {"lease_url_ttl_seconds": 900, "max_output_bytes": 1000, "max_output_files": 1}
         api.engine.queue.lease_payloads = LeasePayloads(
             api.engine.databases, api.engine.objects, api.engine.settings.model_copy(update=limits)

@@ -111,10 +111,10 @@ class TestPoll:
         worker = await api.worker(max_concurrency=2)
         assert await poll(worker, current_load=2) is None
         assert await poll(worker, current_load=1) is not None
-        # its configured value counts even if it reports less
+        # the job that the worker leased counts even if the worker reports no load
         await submit_job(api, submission.user, submission.effect_id, "two")
         assert await poll(worker, current_load=0, max_concurrency=1) is None
-        # the last reported value counts until it changes
+        # the last reported concurrency applies until the worker reports another one
         assert await poll(worker, current_load=0) is None
         assert await poll(worker, current_load=0, max_concurrency=2) is not None
 
@@ -143,7 +143,7 @@ class TestHeartbeat:
         assert held["progress"] == reported
         assert (await admin.get(f"/api/admin/dispatches/{job['dispatch_id']}"))["progress"] == reported
         await api.engine.outbox.delivery.idle()
-        # the user of an effect reads no words of operators
+        # users of an effect do not see texts for operators
         shown = (await api.engine.jobs.views.job(submission.user.tenant_id, submission.job_id)).progress
         assert shown == {"began_at": "soon"}
         [slot] = (await admin.get("/api/slots"))["items"]
@@ -179,7 +179,7 @@ class TestSettling:
 
     @pytest.mark.parametrize("fields", [{}, {"reason": " "}, *full_only({"reason": None})])
     async def test_requeue_needs_a_reason(self, api: Api, fields: dict[str, Any]) -> None:
-        """The original worker always sends one."""
+        """ComfyRelay's own worker always sends a reason."""
         await submit_first_job(api)
         worker = await api.worker()
         job = await lease(worker)

@@ -133,7 +133,7 @@ async def test_concurrent_workflows_cannot_exceed_the_limit_together(user: Calle
     assert sorted(answer.status_code for answer in answers) == [201] * 3 + [409] * 3
 
 
-async def test_equal_graphs_that_are_added_together_count_once(api: Api, user: Caller) -> None:
+async def test_equal_graphs_that_are_added_concurrently_count_once(api: Api, user: Caller) -> None:
     assert user.user is not None
     tenant_id, reserve = user.user.tenant_id, api.engine.catalogue.private_graphs.reserve
     paths = await asyncio.gather(*(reserve(tenant_id, b"x" * 1000, [PROMPT]) for _ in range(4)))

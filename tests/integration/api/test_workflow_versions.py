@@ -1,4 +1,4 @@
-"""A changed workflow replaces the one of the same name, its earlier versions are kept, and one can be brought back."""
+"""A changed workflow replaces the one of the same name; its earlier versions are kept and can be restored."""
 
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ async def test_equal_graph_reuses_the_workflow_without_a_question(user: Caller) 
     assert len(await versions(user, slug)) == 1
 
 
-async def test_name_of_another_tenant_is_free(api: Api, user: Caller) -> None:
+async def test_workflow_name_of_another_tenant_is_available(api: Api, user: Caller) -> None:
     await add(await api.user("other@example.com"), graph())
     assert (await add(user, graph(30), same_name="refuse"))["name"] == "portrait"
 
@@ -110,7 +110,7 @@ async def test_preset_whose_input_vanished_is_named(user: Caller) -> None:
     assert [preset["name"] for preset in (await user.get("/api/presets"))["items"]] == ["steps", "cats"]
 
 
-async def test_versions_say_what_changed_and_one_comes_back(user: Caller) -> None:
+async def test_versions_list_their_changes_and_can_be_restored(user: Caller) -> None:
     slug = (await add(user, graph()))["slug"]
     path = f"/api/workflows/{slug}"
     await user.call("PATCH", path, {"graph": graph(30)})
