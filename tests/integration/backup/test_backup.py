@@ -21,7 +21,7 @@ OBJECT = "tenants/t/ai-jobs/j/output-1.png"
 
 @pytest.fixture
 async def settings(tmp_path: Path) -> Settings:
-    """An unused data folder with databases, secrets and an object."""
+    """Return the settings of an unused data folder with databases, secrets and an object."""
     settings = Settings(data_dir=tmp_path / "data")
     copy_initial_data(settings.data_dir)
     async with Engine(settings) as engine:
@@ -35,7 +35,7 @@ def backups(tmp_path: Path) -> Path:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """The files without the lock, which names its holder, and without database headers, which change on open."""
+    """Read all files except the lock, which names its holder, and skip database headers, which change on open."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return {
         name: path.read_bytes()[100 if path.suffix == ".db" else 0 :] for name, path in found.items() if name != "lock"
@@ -74,7 +74,7 @@ async def test_newest_complete_backup_of_a_folder_is_restored(settings: Settings
         (settings.data_dir / "number").write_text(str(number))
         folders.append(create_backup(settings, backups)[0])
     assert len(set(folders)) == 3
-    # like after a kill
+    # as if the backup had been killed
     (folders[-1] / "manifest.json").unlink()
     assert restore_backup(settings, backups, force=True).folder == folders[1]
     assert (settings.data_dir / "number").read_text() == "1"

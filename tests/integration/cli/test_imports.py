@@ -59,13 +59,13 @@ settings = load_settings()
 simulator.import_later = workers.import_later = stop
 asyncio.run(Desk(settings=settings, desk=DeskSettings()).run())
 """
-# A few more modules may be needed for a good reason. More than that is an import in the wrong place.
+# Allow a few more modules, which may have a good reason. More indicate an import in the wrong place.
 SPARE_MODULES = 3
 MAX_DESK_MODULES = 541
 SERVER = {"aiosqlite", "alembic", "asyncpg", "fastapi", "sqlalchemy", "starlette", "uvicorn"}
 OPTIONAL = {"aiohttp", "apprise", "av", "boto3", "grpc", "numpy", "PIL"}
 CLIENT = {"anyio", "httpx", "pydantic_settings", "websockets"}
-# 1 refuses connections.
+# Port 1 refuses connections.
 URL = "http://127.0.0.1:1"
 
 
@@ -97,7 +97,7 @@ def test_command_imports_only_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    # no desk and no configuration file are found here
+    # the command finds neither a desk nor a configuration file
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COMFYRELAY_PORT", "1")
     found = modules_after(*arguments)

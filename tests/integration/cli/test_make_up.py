@@ -1,4 +1,4 @@
-"""A step of `make up` prints one line, and the whole output of its command only if that fails."""
+"""A step of `make up` prints one line, and the whole output of its command only if the command fails."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`comfyrelay nodes update` fetches the list of the packages of nodes."""
+"""`comfyrelay nodes update` fetches the map from node classes to packages."""
 
 import json
 import os
@@ -20,7 +20,7 @@ MAP = {"https://github.com/me/mine": [["Foo", "Bar"], {"title_aux": "Mine"}]}
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """A website with a list, and its address."""
+    """Serve a node map and a page; yield the URL."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "map.json").write_text(json.dumps(MAP))
     (tmp_path / "site" / "page.html").write_text("<html>")
@@ -36,12 +36,12 @@ def update(source: str, tmp_path: Path) -> str:
     return CliRunner().invoke(app, command, catch_exceptions=False).output
 
 
-def test_list_of_a_website_is_stored_in_the_data_folder(site: str, tmp_path: Path) -> None:
+def test_node_map_of_a_website_is_stored_in_the_data_folder(site: str, tmp_path: Path) -> None:
     assert "Packages of 2 node classes are in" in update(f"{site}/map.json", tmp_path)
     assert read_node_map(tmp_path / "data" / NODE_MAP)["Foo"].startswith("me/mine, from the node map of ")
 
 
-def test_list_of_a_file_keeps_its_date(tmp_path: Path) -> None:
+def test_node_map_of_a_file_keeps_its_date(tmp_path: Path) -> None:
     file = tmp_path / "map.json"
     file.write_text(json.dumps(MAP))
     os.utime(file, (0, 1_790_000_000))
@@ -57,7 +57,7 @@ def test_list_of_a_file_keeps_its_date(tmp_path: Path) -> None:
         ("", "This is not a node map: "),
     ],
 )
-def test_list_that_cannot_be_used_replaces_nothing(site: str, name: str, why: str, tmp_path: Path) -> None:
+def test_unusable_node_map_replaces_nothing(site: str, name: str, why: str, tmp_path: Path) -> None:
     update(f"{site}/map.json", tmp_path)
     with pytest.raises(InvalidInput) as caught:
         update(f"{site}/{name}", tmp_path)

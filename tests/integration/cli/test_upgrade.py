@@ -1,4 +1,4 @@
-"""`comfyrelay upgrade`: what it says before, the copies it makes, and databases of a newer version."""
+"""`comfyrelay upgrade`: its plan, the copies of the databases, and databases of a newer version."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ NEWER = "A newer version has upgraded this database"
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with databases of this version."""
+    """Return a data folder with databases of this version."""
     folder = tmp_path / "data"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(folder))
@@ -49,7 +49,7 @@ def copies(folder: Path) -> list[Path]:
     return sorted(folder.glob("before-upgrade-*"))
 
 
-def test_check_says_what_an_upgrade_does_and_changes_nothing(data: Path, tmp_path: Path) -> None:
+def test_check_describes_the_upgrade_and_changes_nothing(data: Path, tmp_path: Path) -> None:
     nothing = run("upgrade", "--check")
     assert (nothing.exit_code, "There is nothing to upgrade." in nothing.output) == (0, True)
     before = checksums(data)
@@ -93,7 +93,7 @@ def test_upgrade_copies_databases_with_data_first(data: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("variable", [{"COMFYRELAY_BACKUP_BEFORE_UPGRADE": "false"}, {}])
-def test_upgrade_without_a_copy(
+def test_copy_before_an_upgrade_can_be_disabled(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: dict[str, str]
 ) -> None:
     for name, value in variable.items():
@@ -115,7 +115,7 @@ def test_leftovers_of_a_killed_copy_are_replaced(data: Path, tmp_path: Path) -> 
 
 
 def test_nothing_is_upgraded_if_the_copy_fails(data: Path, tmp_path: Path) -> None:
-    # a file where the folder of the copy belongs
+    # a file in place of the folder for the copy
     (data / ".put-before-upgrade-").touch()
     before = checksums(data)
     with next_version(tmp_path / "migrations"):
@@ -136,7 +136,7 @@ async def test_postgresql_is_not_upgraded_without_a_backup(postgres_backend: Pos
                 with pytest.raises(ConfigurationError, match=r"Back them up as in docs/howto/backup\.md") as refused:
                     await upgrade()
                 assert refused.value.detail.startswith("Not upgraded: central, main, late.")
-            # a shard that was unreachable when the server started
+            # simulate a shard that was unreachable when the server started
             databases._pending["late"] = "it is down"
             await databases.open_pending()
             assert databases.down() == ["late"]

@@ -1,4 +1,4 @@
-"""A server with one worker, and a client for it."""
+"""Fixtures: a server with one worker, and its client."""
 
 from tests.support.client_site import site
 

@@ -25,7 +25,7 @@ async def create_outputs(site: Site, count: int) -> list[str]:
 
 
 async def download(site: Site, ids: list[str]) -> tuple[bytes, Exception | None]:
-    """Return the bytes received over the socket, and how it ended."""
+    """Return the bytes received over the socket, and the error that ended the download, if any."""
     url = (await site.user.post("/api/gallery/zip", {"ids": ids}))["url"]
     found = b""
     async with (

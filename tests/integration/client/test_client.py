@@ -172,7 +172,7 @@ async def test_paused_queue_holds_new_jobs_until_it_is_resumed(site: Site) -> No
     assert (await lease(site.worker))["job_id"] == job["id"]
 
 
-async def test_failed_job_is_retried_as_a_new_one(site: Site) -> None:
+async def test_failed_job_is_retried_as_a_new_job(site: Site) -> None:
     job = await site.submit()
     await fail(site.api, site.worker, await lease(site.worker))
     retried = (await site.client.retry("job", job["id"])).data
@@ -273,7 +273,7 @@ async def test_server_sent_events_follow_the_standard() -> None:
 
 
 async def test_followed_log_has_every_line_once(site: Site) -> None:
-    # the log of an effect is for administrators
+    # only administrators can read the log of an effect
     await execute(site.api.engine.databases.central, "UPDATE users SET is_admin = true")
     job = await site.submit()
     leased = await lease(site.worker)
@@ -285,7 +285,7 @@ async def test_followed_log_has_every_line_once(site: Site) -> None:
     await say(0, 3)
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
         heard = [(await anext(lines)).line for _ in range(3)]
-        # across a page boundary
+        # more lines than fit on a page
         await say(3, 150)
         await say(150, 260)
         heard += [(await anext(lines)).line for _ in range(257)]
@@ -308,7 +308,7 @@ async def test_unreachable_server_error_names_the_start_command() -> None:
     assert str(raised.value) == f"There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up"
 
 
-async def test_unreachable_server_is_told_from_a_desk_by_the_token() -> None:
+async def test_unreachable_server_is_distinguished_from_a_desk_by_the_token() -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     async with Client(f"http://127.0.0.1:{port}", token="crt_x") as client:

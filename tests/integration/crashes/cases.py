@@ -1,4 +1,4 @@
-"""The crash cases of `make test`, and their databases. `--full` runs all on both."""
+"""Select the crash cases of `make test` and their databases; `--full` runs all cases on both databases."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ Case = tuple[Any, ...]
 
 
 def on_both(groups: Iterable[Sequence[Case]]) -> list[Any]:
-    """All cases on SQLite, and the first of each group on PostgreSQL."""
+    """Return all cases for SQLite, and the first case of each group for PostgreSQL."""
     return [parameter for group in groups for parameter in _parameters(group, sqlite=group, postgresql=group[:1])]
 
 
 def sampled_on_both(groups: Sequence[Sequence[Case]], *, covering: int) -> list[Any]:
-    """The first case of each group on SQLite, and one case for each value of the column `covering`.
+    """Return the first case of each group for SQLite, and a case for each further value of the column `covering`.
 
-    On PostgreSQL the first of every other group.
+    For PostgreSQL, return the first case of every other group.
     """
     cases, seen = [], set[Any]()
     for number, group in enumerate(groups):
@@ -29,7 +29,7 @@ def sampled_on_both(groups: Sequence[Sequence[Case]], *, covering: int) -> list[
 
 
 def _is_chosen(number: int) -> bool:
-    """Groups come in pairs, before and after a commit: choose the first of one pair and the second of the next."""
+    """Groups come in pairs, before and after a commit: choose alternately the first and the second of a pair."""
     return number % 4 in (0, 3)
 
 

@@ -1,4 +1,4 @@
-"""A crash before or after the commit of any transaction loses, duplicates and orphans nothing.
+"""A crash before or after the commit of any transaction neither loses, duplicates nor orphans anything.
 
 Each scenario prepares a world and returns the call to interrupt. The process dies at the boundary, another one starts,
 the relay finishes pending work, the caller repeats unanswered calls, and the queue is drained.
@@ -61,7 +61,7 @@ from tests.support.world import Crash, Desk, World, execute, submit_batch
 
 @dataclass(kw_only=True)
 class Script:
-    """The interrupt call, and the expected final state."""
+    """The call to interrupt, and the expected final state."""
 
     act: Callable[[], Awaitable[object]]
     # The statuses of all jobs and the balances of all wallets, in any order.
@@ -122,7 +122,7 @@ async def submit_with_reuse(world: World) -> Script:
 
 
 async def submit_batch_with_reuse(world: World) -> Script:
-    """Two of its items are reused, and one runs."""
+    """Two items of the batch are reused, and one runs."""
     desk = await world.desk()
     await complete_job(world, desk)
     items = [ItemRequest(), ItemRequest(), ItemRequest(input_payload={"prompt": "another"})]
@@ -194,7 +194,7 @@ async def lease_with_shard_down(world: World) -> Script:
     desk = await world.desk()
     job = await desk.submit()
     shard = await world.engine.databases.shard_name_of(job.tenant_id)
-    # The restarted engine connects to it again.
+    # The restarted engine connects to the shard again.
     await world.engine.databases.shards.pop(shard).close()
     return Script(act=lambda: world.lease(desk.worker), ends=["completed"], balances=[990])
 
@@ -204,7 +204,7 @@ async def lease_with_missing_graph(world: World) -> Script:
     await desk.submit()
     for path in (world.engine.settings.data_dir / "objects").rglob("*.json"):
         path.unlink()
-    # The engine caches graphs.
+    # Restart, because the engine caches graphs.
     await world.restart()
     return Script(act=lambda: world.lease(desk.worker), ends=["failed"], balances=[1000])
 
@@ -226,7 +226,7 @@ async def complete(world: World) -> Script:
 
 
 async def complete_with_upload(world: World) -> Script:
-    """A crash keeps the upload for the next attempt, and exactly one copy remains in the end."""
+    """After a crash, the upload is kept for the next attempt; in the end, exactly one copy remains."""
     text = await world.workflow(output_extension="txt", output_mime_type="text/plain")
     desk = await world.desk(workflow=text)
     job, leased = await desk.submit_and_lease()
@@ -236,7 +236,7 @@ async def complete_with_upload(world: World) -> Script:
 
     async def check_files() -> None:
         await world.relay()
-        # its URL is still valid
+        # the upload URL is still valid
         await world.engine.objects.put(leased.output_path, b"another")
         await world.advance(7200)
         await world.engine.operations.retention.run_once()
@@ -376,7 +376,7 @@ async def reap_last_attempt(world: World) -> Script:
 
 
 async def burst(world: World) -> Script:
-    """The budget allows two of the three jobs that wait too long, however often the loop runs."""
+    """The budget covers two of the three jobs that wait too long, no matter how often the loop runs."""
     burst = await burst_scenario(world, limit=2 * EXPECTED)
     jobs = await burst.submit(3, max_wait_seconds=10)
 
@@ -753,7 +753,7 @@ def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Scr
 
 
 async def scale_fleet(world: World) -> Script:
-    """The leader adopts an unknown machine and launches one: two exist after a crash at any point."""
+    """The leader adopts an unknown machine and launches another: two exist after a crash at any point."""
     desk = await world.desk()
     _, leased = await desk.submit_and_lease()
     await world.complete(leased)
@@ -849,7 +849,7 @@ async def send_mail(world: World) -> Script:
 
 
 async def send_alert(world: World) -> Script:
-    """The mail server is unreachable: the alert is taken back, and sent again."""
+    """The mail server is unreachable: the alert counts as not sent, and is sent again."""
     await world.desk()
     mail = {"smtp_url": "smtp+plain://127.0.0.1:9", "mail_from": "studio@example.org"}
     rules = {"*": AlertRule(urls=["mailto:ops@example.org"])}
@@ -869,7 +869,7 @@ async def send_alert(world: World) -> Script:
         await world.engine.operations.alerts.notify([outage])
 
     async def then() -> None:
-        # A server that crashed while it sent is quiet first.
+        # A server that crashed while it was sending waits for the quiet time first.
         await world.advance(3600)
         await world.engine.operations.alerts.notify([outage])
         assert world.engine.operations.alerts.states["*"].failures.keys() == {"mailto:ops@example.org"}
@@ -878,7 +878,7 @@ async def send_alert(world: World) -> Script:
 
 
 async def credit_by_command(world: World) -> Script:
-    """The entry of the audit log is planned first, so that no change is without one."""
+    """A planned audit log entry is written before the change, so that every change has an entry."""
     desk = await world.desk()
 
     async def act() -> None:
@@ -894,7 +894,7 @@ async def credit_by_command(world: World) -> Script:
 
 
 async def erase_account(world: World) -> Script:
-    """Only the ledger stays."""
+    """Only the ledger is kept."""
     desk = await world.desk()
     tenant_id = desk.user.tenant_id
     path = f"{tenant_folder(tenant_id)}/uploads/cat.png"
@@ -912,7 +912,7 @@ async def erase_account(world: World) -> Script:
     return Script(act=act, ends=[], balances=[1000], then=then)
 
 
-# The transactions of each scenario, and how often each runs.
+# The transactions of each scenario, with the number of times each runs.
 VERDICT = {TransactionStep.DELIVER_APPLY: 1, TransactionStep.DELIVER_FORGET: 1}
 SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     submit: {
@@ -998,7 +998,7 @@ SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     repair_wallet: {TransactionStep.REPAIR: 1},
     repair_orphaned_dispatch: {TransactionStep.REPAIR: 1, **VERDICT},
 }
-# By the crash point.
+# Cases by crash point.
 CASES = {
     (step, boundary): [
         (step, boundary, scenario, nth)

@@ -69,7 +69,7 @@ UPDATE = JobUpdate(
 
 
 def running(**changes: Any) -> Facts:
-    """A leased job in a consistent state, except for `changes`."""
+    """Return the facts of a leased job in a consistent state, except for `changes`."""
     facts: dict[str, Any] = {
         "dispatches": [LEASED],
         "leases": [LEASE],
@@ -84,7 +84,7 @@ def running(**changes: Any) -> Facts:
 
 
 def completed(**changes: Any) -> Facts:
-    """The same job after it has completed."""
+    """Return the facts of the same job after its completion."""
     return running(
         **{
             "dispatches": [COMPLETED],

@@ -28,7 +28,7 @@ from tests.support.world import PATIENCE_SECONDS, Desk, World, execute
 
 @dataclass(kw_only=True)
 class Seeded:
-    """The expected findings and the final state after the repair."""
+    """The expected findings, and the final state after the repair."""
 
     ends: Sequence[str]
     balance: int
@@ -73,7 +73,7 @@ async def running_job_without_dispatch(world: World) -> Seeded:
 
 
 async def dispatch_without_job(world: World) -> Seeded:
-    """The dispatch has the reservation."""
+    """The tokens of the dispatch are still reserved."""
     desk = await quiet_desk(world)
     job, _ = await desk.submit_and_lease()
     await delete_job(await shard_of(desk))
@@ -107,7 +107,7 @@ async def lost_completion_update(world: World) -> Seeded:
 
 
 async def lost_cancel_update(world: World) -> Seeded:
-    """The status does not show it; only the version does."""
+    """Only the version differs, not the status."""
     desk = await quiet_desk(world)
     job, _ = await desk.submit_and_lease()
     await interrupt_delivery(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
@@ -126,7 +126,7 @@ async def lost_first_of_two_updates(world: World) -> Seeded:
 
 
 async def dispatch_older_than_job(world: World) -> Seeded:
-    """As if the central database had been restored from a backup."""
+    """The central database looks as if it had been restored from a backup."""
     desk = await quiet_desk(world)
     job, leased = await desk.submit_and_lease()
     await world.complete(leased)
@@ -186,7 +186,7 @@ async def refunded_running_job(world: World) -> Seeded:
 
 
 async def consumed_queued_job(world: World) -> Seeded:
-    """It is abandoned, and the consumed tokens are returned by an adjustment."""
+    """The job is abandoned, and the consumed tokens are returned by an adjustment."""
     desk = await quiet_desk(world)
     job = await desk.submit()
     await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
@@ -307,7 +307,7 @@ SEEDS: Mapping[FindingKind, Sequence[Seed]] = {
     FindingKind.DANGLING_LEASE: [lease_without_end],
     FindingKind.UNKNOWN_SHARD: [unknown_shard],
 }
-# Only the operator knows where that shard is.
+# Only the operator knows where an unknown shard is.
 NOT_REPAIRABLE = {FindingKind.UNKNOWN_SHARD}
 REPAIRABLE = [[(kind, seed) for seed in seeds] for kind, seeds in SEEDS.items() if kind not in NOT_REPAIRABLE]
 
@@ -326,7 +326,7 @@ async def test_inconsistency_is_found_and_repaired(world: World, kind: FindingKi
     repair = await world.engine.operations.reconciler.run(repair=True)
     repaired = {finding.key for finding in repair.repaired}
     assert {finding.key for finding in repair.findings} == repaired
-    # Repairing one may repair the others.
+    # Repairing one finding may repair others.
     assert {finding.key for finding in found if finding.kind is kind} <= repaired <= {finding.key for finding in found}
     assert (await world.engine.operations.reconciler.run()).findings == []
     await drain(world)
@@ -393,7 +393,7 @@ async def test_concurrent_repairs_repair_once(world: World) -> None:
 
 async def test_repair_stops_the_worker_of_an_ended_job_at_once(world: World) -> None:
     stops = world.engine.queue.stop_requests
-    # only the repair can wake the worker
+    # no tick, so that only the repair can wake the worker
     stops._tick_seconds = 10 * PATIENCE_SECONDS
     desk = await quiet_desk(world)
     job, leased = await desk.submit_and_lease()
@@ -466,7 +466,7 @@ async def delete_job(shard: Database) -> None:
 
 
 async def delete_transaction(shard: Database, type_: str, *, balance: int) -> None:
-    """A trigger makes transactions append-only, so it is removed first; the balance is adjusted."""
+    """Remove the trigger that makes transactions append-only, delete the transaction, and adjust the balance."""
     if shard.dialect == "postgresql":
         await execute(shard, "ALTER TABLE token_transactions DISABLE TRIGGER USER")
     else:

@@ -76,12 +76,12 @@ PICK = st.integers(min_value=0, max_value=5)
 
 @dataclass
 class Call:
-    """A call, how to repeat it, and whether the second answer fits the first."""
+    """A call, the way to repeat it, and a check that the second answer fits the first."""
 
     name: str
     repeat: Callable[[], Awaitable[Any]]
     fits: Callable[[Any, Any], bool]
-    # None if the process crashed before it answered.
+    # None if the process crashed before the answer.
     answer: Any = None
 
 
@@ -121,7 +121,7 @@ class RandomWalk(RuleBasedStateMachine):
             raise
 
     def act(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Run the action of a rule; return None if the process died on the way.
+        """Run the action of a rule; return None if the process crashed meanwhile.
 
         CrashPoint discards everything in memory.
         """
@@ -186,7 +186,7 @@ class RandomWalk(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.calls))
     @rule(pick=PICK)
     def repeat(self, pick: int) -> None:
-        """Repeat an earlier call: the answer fits the first one, and there is no second effect."""
+        """Repeat an earlier call, which must give a fitting answer and have no second effect."""
         past = self.calls[-1 - pick % len(self.calls)]
         answer = self.act(past.repeat)
         note(f"  {past.name}: first {past.answer}, then {answer}")
@@ -251,7 +251,7 @@ class RandomWalk(RuleBasedStateMachine):
             return frozenset(lease.lease_token for lease in found)
 
         if named:
-            # A request that got a lease gets the same one while it lives; a request that got none may get one.
+            # A repeated request gets the same lease while that lease lives; a request without a lease may get one now.
             self.call("lease", work, lambda first, then: not first or then <= first)
         else:
             self.act(work)
@@ -276,7 +276,7 @@ class RandomWalk(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.leases))
     @rule(pick=PICK, verb=st.sampled_from([*Fault, "complete", "requeue"]), wait=st.sampled_from([0.0, 60.0]))
     def end(self, pick: int, verb: str, wait: float) -> None:
-        """Complete, requeue, or fail with that fault."""
+        """Complete or requeue the job, or fail it with the given fault."""
         leased = self.picked_lease(pick)
         if verb == "complete":
             self.report(verb, leased, lambda: self.world.complete(leased), lambda first, then: first == then)
@@ -345,11 +345,11 @@ class RandomWalk(RuleBasedStateMachine):
     # helpers
 
     def picked_job(self, pick: int) -> JobRecord:
-        """Jobs by age, the newest first."""
+        """Return a job by its age, counted from the newest."""
         return list(self.jobs.values())[-1 - pick % len(self.jobs)]
 
     def picked_lease(self, pick: int) -> LeasedDispatch:
-        """Leases by age, the newest first; most older ones are lost."""
+        """Return a lease by its age, counted from the newest; most older leases are lost."""
         return self.leases[-1 - pick % len(self.leases)]
 
     def report(
@@ -359,7 +359,7 @@ class RandomWalk(RuleBasedStateMachine):
         work: Callable[[], Awaitable[str]],
         fits: Callable[[Any, Any], bool],
     ) -> None:
-        """Only the current lease counts: reports with another one change nothing."""
+        """Report with a lease; a report with a lease that is not current must change nothing."""
 
         async def report() -> str:
             try:
@@ -427,7 +427,7 @@ async def suppress_refusal(work: Callable[[], Awaitable[Any]]) -> None:
 
 def profile(examples: int) -> settings:
     return settings(
-        # The same walks each time, so that a change fails for its own reason; RANDOM_WALKS=1 searches for new ones.
+        # Run the same walks each time, so that failures are due to a change; RANDOM_WALKS=1 searches for new ones.
         derandomize="RANDOM_WALKS" not in os.environ,
         max_examples=examples,
         stateful_step_count=30,

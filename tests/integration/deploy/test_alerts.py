@@ -45,7 +45,7 @@ def test_rules_are_valid() -> None:
 def test_alerts_fire_and_end(tmp_path: Path) -> None:
     home = {"fleet": "home", "stage": "production"}
     series = {
-        # two servers export the same gauges; a worker comes after 20 minutes
+        # two servers export the same gauges; a worker becomes active after 20 minutes
         f"comfyrelay_fleet_queue_depth{WHERE}": "3x40",
         f"comfyrelay_fleet_active_workers{WHERE}": "0x20 1x20",
         'comfyrelay_database_up{database="main"}': "1x10 0x30",

@@ -79,7 +79,7 @@ def containers() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
-    """The variables of a container, with the required secrets."""
+    """Return the variables of a container, with values for the required secrets."""
     values = {}
     for variable in container["env"]:
         reference = variable.get("valueFrom", {}).get("secretKeyRef")
@@ -126,7 +126,7 @@ def test_values_in_the_documentation_match_the_schema() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:
+def test_manifests_match_the_published_schemas(version: str) -> None:
     values = {"imagePullSecrets": [{"name": "registry"}]}
     documents = render({"modelsClaim": "models", "comfyuiResources": {"limits": {"memory": "32Gi"}}}, **values)
     kinds = set()
@@ -168,7 +168,7 @@ def test_upgrade_with_keda_keeps_the_number_of_workers() -> None:
     assert "replicas" not in find(render(), "Deployment", WORKERS)["spec"]
 
 
-def test_fleets_override_the_defaults_also_with_zero() -> None:
+def test_values_of_fleets_override_the_defaults_even_if_zero_or_empty() -> None:
     documents = render(
         {"gpus": 0, "nodeSelector": {"gpu": "l4"}, "tolerations": []}, workers={"gpus": 2, "slots": 4, "replicas": 1}
     )
@@ -182,7 +182,7 @@ def test_fleets_override_the_defaults_also_with_zero() -> None:
     ("fleet", "text"),
     [({"slug": "a" * 40}, "use a shorter slug"), ({"comfyuiImage": ""}, "Set workers.comfyuiImage")],
 )
-def test_fleet_that_cannot_be_deployed_is_explained(fleet: dict[str, Any], text: str) -> None:
+def test_fleet_that_cannot_be_deployed_is_refused_with_a_reason(fleet: dict[str, Any], text: str) -> None:
     refused = helm_template(json.dumps({"fleets": [{**FLEET, **fleet}]}))
     assert refused.returncode != 0
     assert text in refused.stderr
@@ -217,7 +217,7 @@ def test_migrations_run_once_before_each_upgrade_with_the_databases_of_the_serve
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     [migration] = job["spec"]["template"]["spec"]["containers"]
     assert parse(migration["args"]) == "comfyrelay db upgrade"
-    # PostgreSQL is not upgraded without it.
+    # Without this option, PostgreSQL is not upgraded.
     assert "--no-backup" in migration["args"]
     [server] = pod_spec("comfyrelay-server")["containers"]
     databases = {"COMFYRELAY_DATABASE_URL", "COMFYRELAY_SHARDS"}
@@ -226,7 +226,7 @@ def test_migrations_run_once_before_each_upgrade_with_the_databases_of_the_serve
     assert "Job" not in {document["kind"] for document in render(migration={"enabled": False})}
 
 
-def test_only_keda_reaches_the_scaler_and_only_metrics_of_workers_are_reachable() -> None:
+def test_only_keda_reaches_the_scaler_and_only_metrics_are_reachable_on_workers() -> None:
     documents = render(networkPolicy={"enabled": True, "kedaNamespace": "keda-system"})
     [rule] = find(documents, "NetworkPolicy", "comfyrelay-scaler")["spec"]["ingress"]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda-system"}}}]
@@ -283,7 +283,7 @@ def test_pod_has_more_time_to_stop_than_its_worker(shutdown_seconds: int) -> Non
 
 def test_comfyui_has_the_gpu_and_stops_after_the_worker() -> None:
     [comfyui] = pod_spec(WORKERS)["initContainers"]
-    # A sidecar stops after the containers.
+    # A sidecar stops after the other containers.
     assert (comfyui["image"], comfyui["restartPolicy"]) == (COMFYUI, "Always")
     assert comfyui["resources"]["limits"] == {"nvidia.com/gpu": 1}
 

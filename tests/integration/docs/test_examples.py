@@ -1,4 +1,4 @@
-"""The examples of the guides for run-graphs and the library run."""
+"""The examples of the guides and of the pool's reference run and print the expected output."""
 
 import asyncio
 import os
@@ -57,7 +57,7 @@ async def test_example_prints_expected_output(example: str, shown: list[str], tm
 
 
 def pool_programs() -> list[str]:
-    """The program of the page with each other example as the body of `main`."""
+    """Return the program of the page, and each other example as the body of its `main`."""
     head, _, rest = POOL_PROGRAM.partition("async def main() -> None:\n")
     end = rest[rest.index("\n\n\nasyncio.run") :]
     bodies = [f"{head}async def main() -> None:\n{indent(body, '    ')}{end}" for body in POOL_BODIES]

@@ -1,4 +1,4 @@
-"""Described graphs through the engine and on the simulator."""
+"""Described graphs run through the engine and on the simulator."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -56,7 +56,7 @@ every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
 
 @pytest.fixture
 async def world(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[World]:
-    """The desk uses SQLite."""
+    """Use SQLite only, like the desk."""
     async with open_world(sqlite_backend, tmp_path) as world:
         yield world
 
@@ -73,7 +73,7 @@ async def test_described_graph_is_leased_unchanged(graph: Graph, world: World) -
     input_file_id = None
     for property_ in described.properties:
         if property_.get("role") == "seed":
-            # without a seed, a random one is used
+            # without a value, a random seed would be used
             payload[property_["key"]] = property_["default_value"]
         if property_["type"] in ASSET_TYPES:
             file_id = await world.engine.accounts.tenancy.add_file(

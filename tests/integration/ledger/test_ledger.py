@@ -24,13 +24,13 @@ async def shard_of(world: World, user: User) -> Database:
 
 
 async def has_balance(world: World, user: User, balance: int) -> bool:
-    """Whether the wallet and the sum of its transactions are this balance."""
+    """Return whether the wallet and the sum of its transactions equal `balance`."""
     transactions = await world.engine.accounts.ledger.transactions(user.tenant_id)
     return await world.balance(user) == balance == sum(transaction.amount for transaction in transactions)
 
 
 async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
-    """Reserve tokens like a submission."""
+    """Reserve tokens as a submission does."""
     database = await shard_of(world, user)
 
     async def work(tx: Tx) -> None:
@@ -41,7 +41,7 @@ async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
 
 
 async def settle(world: World, user: User, job_id: str, kind: TransactionType, amount: int) -> bool:
-    """Settle like the end of a job; return whether it had an effect."""
+    """Settle as the end of a job does; return whether the call had an effect."""
     entry = ledger.NewTransaction(tenant_id=user.tenant_id, type=kind, amount=amount, job_id=job_id)
 
     async def work(tx: Tx) -> int:
@@ -348,7 +348,7 @@ async def test_central_schema_keeps_a_workflow_with_jobs(world: World) -> None:
         await execute(world.engine.databases.central, "DELETE FROM workflows")
 
 
-async def test_tenant_schema_refuses_a_second_batch_of_one_key(world: World) -> None:
+async def test_tenant_schema_refuses_a_second_batch_with_the_same_key(world: World) -> None:
     user = await world.user(tokens=0)
     database = await shard_of(world, user)
 

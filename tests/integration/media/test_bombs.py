@@ -111,7 +111,7 @@ async def test_image_that_exceeds_the_memory_limit_is_refused(objects: LocalObje
     Image.new("P", (9000, 9000)).save(file, "GIF")
     text = "The output needs more than 32 MiB of memory to be read (COMFYRELAY_PROBE_MEMORY_BYTES)."
     assert await refusal(objects, file.getvalue(), "image/gif", ProbeLimits(max_memory_bytes=32 * 1024**2)) == text
-    # without the limit it is accepted
+    # without the limit, the image is accepted
     assert probe_image(file.getvalue(), ProbeLimits()).width == 9000
 
 
@@ -198,7 +198,7 @@ def test_header_without_the_frame_count_does_not_claim_one_frame() -> None:
 
 
 class Counted(bytes):
-    """Counts accesses."""
+    """Bytes that count accesses."""
 
     reads = 0
 
@@ -217,7 +217,7 @@ class Counted(bytes):
     ids=["fill bytes", "markers", "chunks"],
 )
 def test_header_is_read_in_bounded_steps(head: bytes) -> None:
-    """Headers are read on the event loop."""
+    """Headers are read on the event loop, which must not be blocked."""
     counted = Counted(head)
     read_image_header(counted)
     assert counted.reads < 10_000
@@ -263,7 +263,7 @@ async def test_embedded_workflow_is_read_within_the_memory_limit(objects: LocalO
     data = media_samples.png_with_compressed(b"prompt", b"[" + b"{}," * 3_000_000 + b"{}]")
     text = "The file needs more than 100 MiB of memory to be read."
     assert await workflow_refusal(objects, data, ProbeLimits(max_memory_bytes=100 * 1024**2)) == text
-    # With enough memory, the same text is no graph.
+    # With enough memory, the same text is read, but it is not a graph.
     assert await Probes().read_workflow(objects, "upload") is None
 
 
@@ -285,7 +285,7 @@ async def test_large_embedded_workflow_is_refused(objects: LocalObjects, limits:
     assert json.loads(await Probes().read_workflow(objects, "upload") or b"") == graph
 
 
-def test_longer_workflow_than_allowed_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workflow_longer_than_allowed_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
     process = ProbeProcess()
     monkeypatch.setattr(process, "_receive", lambda *_args, **_more: {"workflow": 10**9})
     with pytest.raises(MediaRefused):

@@ -108,7 +108,7 @@ async def test_frames_of_an_animation_are_counted(objects: WatchedObjects, kind:
     assert (await store_and_probe(objects, media_samples.image(kind, frames=3), "image/webp")).frames == 3
 
 
-async def test_photo_with_further_pictures_has_one_frame(objects: WatchedObjects) -> None:
+async def test_photo_with_additional_pictures_has_one_frame(objects: WatchedObjects) -> None:
     assert (await store_and_probe(objects, media_samples.image("MPO", frames=2), "image/jpeg")).frames == 1
 
 
@@ -221,7 +221,7 @@ def playlists(address: str, file: str) -> dict[str, bytes]:
 async def test_playlist_opens_no_address_and_no_file(
     objects: WatchedObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, allowed: bool
 ) -> None:
-    # the second check must work without the first
+    # disable the check of formats in this process: the check of accesses must work without it
     monkeypatch.setattr(containers, "FORMATS", dict.fromkeys(["audio", "video"], "hls,concat,dash,sdp,mov"))
     seen = []
 
@@ -242,7 +242,7 @@ async def test_playlist_opens_no_address_and_no_file(
                 elif mime_type != "image/png":
                     kind: Literal["audio", "video"] = "audio" if mime_type == "audio/mpeg" else "video"
                     with pytest.raises((FFmpegError, MediaRefused)):
-                        # here the first check is disabled
+                        # in this process, only accesses are checked
                         await asyncio.to_thread(read_container, io.BytesIO(data), kind, ProbeLimits())
             assert seen == [], name
 
@@ -272,7 +272,7 @@ def test_frames_and_duration_of_a_video_are_measured(data: bytes) -> None:
     ],
     ids=["claim", "mp3", "m4a"],
 )
-def test_duration_of_a_sound_is_measured(data: bytes) -> None:
+def test_duration_of_audio_is_measured(data: bytes) -> None:
     info = measure_container(io.BytesIO(data), "audio", ProbeLimits())
     assert info.duration_seconds == pytest.approx(40 * 1024 / media_samples.RATE, abs=0.1)
 

@@ -1,4 +1,4 @@
-"""Posters and previews of images and videos are made as safely as files are inspected."""
+"""Posters and previews of images and videos are drawn as safely as files are inspected."""
 
 import io
 from fractions import Fraction
@@ -34,7 +34,7 @@ def picture(piece: Rendition) -> Image.Image:
 
 
 def encode_video(colours: list[str], *, size: tuple[int, int] = (64, 48), rate: int = 10) -> bytes:
-    """A video with one colour per frame."""
+    """Return a video with one colour per frame."""
     file = io.BytesIO()
     with av.open(file, mode="w", format="mp4") as output:
         stream = output.add_stream("libx264", rate=rate)
@@ -149,7 +149,7 @@ def test_transparency_and_deep_colours_are_kept() -> None:
 def test_poster_of_a_video_is_its_first_bright_frame() -> None:
     late = draw(encode_video(["black"] * 5 + ["red"] * 10 + ["white"] * 10), "video")
     assert picture(late["poster"]).convert("RGB").getpixel((30, 20)) == pytest.approx((255, 0, 0), abs=40)
-    # after a dark second, the brightest frame of that second
+    # if the first second is dark, the brightest frame of that second
     dark = draw(encode_video(["black"] * 5 + ["#141414"] + ["black"] * 14 + ["white"] * 5), "video")
     assert picture(dark["poster"]).convert("L").getpixel((30, 20)) == pytest.approx(20, abs=8)
 
@@ -187,7 +187,7 @@ def test_preview_without_an_h264_encoder_is_webm(monkeypatch: pytest.MonkeyPatch
 
 
 def test_poster_made_before_the_timeout_is_kept() -> None:
-    """The poster has arrived; then the process stops answering."""
+    """The process sends the poster and then stops answering."""
     answers = iter([{"piece": ["poster", "webp", 12]}])
 
     class Slow(ProbeProcess):

@@ -10,7 +10,7 @@ from comfyrelay.system.commands import launcher_windows
 from tests.support.world import PATIENCE_SECONDS
 
 LAUNCHER = Path(launcher_windows.__file__)
-# Prints its process id and that of a child, and waits.
+# Prints its own process id and that of a child, and waits.
 FAMILY = (
     "import os, subprocess, sys, time; "
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(10000)']); "
@@ -28,7 +28,7 @@ def test_child_processes_end_when_the_command_is_released() -> None:
         assert launcher.stdin is not None
         assert launcher.stdout is not None
         family = [psutil.Process(int(pid)) for pid in launcher.stdout.readline().split()]
-        # closed as if the parent had died
+        # close the input, as if the parent had died
         launcher.stdin.close()
         launcher.wait(PATIENCE_SECONDS)
         assert psutil.wait_procs(family, timeout=PATIENCE_SECONDS)[1] == []

@@ -1,4 +1,4 @@
-"""Platform differences are in one package: ruff checks modules and functions (TID251), this file the rest."""
+"""Platform differences are in one package. Ruff checks modules and functions (TID251); this file checks the rest."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "comfyrelay"
 # Loop methods that Windows lacks, and arguments that it refuses or ignores.
 METHODS = {"add_signal_handler", "add_reader", "add_writer", "create_unix_server", "create_unix_connection"}
 METHODS |= {"connect_read_pipe", "connect_write_pipe"}
-# Windows does not remove open files: `files.remove` waits a moment, and says why.
+# Windows does not remove open files: `files.remove` retries for a moment, then explains the failure.
 METHODS |= {"unlink"}
 ARGUMENTS = {"preexec_fn", "start_new_session", "process_group", "pass_fds", "dir_fd", "creationflags"}
 
