@@ -182,23 +182,23 @@ async def rows_of(api: Api, tenant_id: str) -> dict[str, Any]:
     return found
 
 
-async def refused(people: People, who: str, whose: str) -> list[tuple[str, str, int]]:
-    """Return the foreign routes that did not refuse a caller, with their answers."""
+async def call_routes(people: People, who: str, whose: str) -> list[tuple[str, str, int]]:
+    """Call every route of one kind as a caller; return the routes with the statuses of their answers."""
     answers = []
     for method, path in routes():
         if audience(path) == whose:
             response = await people.callers[who].call(method, filled(path, people.ids), {} if method != "GET" else None)
             answers.append((method, path, response.status_code))
-    assert answers, f"there is no route for {whose}"
+    assert answers, f"there are no {whose} routes"
     return answers
 
 
 async def test_every_route_requires_authentication(people: People) -> None:
     for whose in ("user", "admin", "worker"):
-        assert [answer for answer in await refused(people, "nobody", whose) if answer[2] != 401] == []
+        assert [answer for answer in await call_routes(people, "nobody", whose) if answer[2] != 401] == []
 
 
-async def test_token_opens_only_routes_of_its_kind(people: People) -> None:
+async def test_token_is_accepted_only_by_routes_of_its_kind(people: People) -> None:
     cases: list[tuple[str, str, int]] = [
         ("other tenant", "admin", 403),
         ("other tenant", "worker", 401),
@@ -214,7 +214,7 @@ async def test_token_opens_only_routes_of_its_kind(people: People) -> None:
         ("demoted", "worker", 401),
     ]
     for who, whose, status in cases:
-        assert [answer for answer in await refused(people, who, whose) if answer[2] != status] == []
+        assert [answer for answer in await call_routes(people, who, whose) if answer[2] != status] == []
 
 
 async def test_own_workflows_require_the_permission(api: Api, people: People) -> None:
@@ -263,6 +263,6 @@ async def test_other_tenants_resources_are_not_found(api: Api, people: People, m
 
 
 def test_public_routes_are_listed() -> None:
-    """A new route must require a login, or be listed here with what it requires instead."""
+    """A new route must require a login, or be listed here with its other requirements."""
     paths = {path for _, path in routes()}
     assert set(OPEN) - paths == set()

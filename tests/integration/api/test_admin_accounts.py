@@ -92,7 +92,7 @@ class TestLimits:
         await desk.send("PATCH", path, {"max_active_jobs": 7})
         for _ in range(6):
             await desk.submit()
-        # the same as for every tenant
+        # the default of all tenants applies again
         await desk.send("PATCH", path, {"max_active_jobs": None})
         with pytest.raises(TooManyActiveJobs):
             await desk.submit()
@@ -181,7 +181,7 @@ class TestActions:
         await change(desk, admin.id, is_admin=False)
 
     @pytest.mark.both_databases
-    async def test_two_administrators_cannot_resign_at_once(self, desk: OperatorScenario) -> None:
+    async def test_two_administrators_cannot_resign_concurrently(self, desk: OperatorScenario) -> None:
         second = await desk.api.user("second@example.com", is_admin=True)
         assert desk.admin.user is not None
         assert second.user is not None

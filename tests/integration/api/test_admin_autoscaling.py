@@ -46,7 +46,7 @@ class TestSpecs:
         assert created.items() >= sent.items()
         assert await desk.get("/fleets/production/spot") == created
 
-    async def test_fleet_without_settings_has_neither(self, desk: OperatorScenario) -> None:
+    async def test_fleet_may_have_neither_machines_nor_autoscaling(self, desk: OperatorScenario) -> None:
         found = await desk.get(HOME)
         assert (found["machines"], found["autoscaling"]) == (None, None)
 
@@ -84,7 +84,7 @@ class TestSpecs:
             assert words in text
             assert (await desk.get(HOME))["autoscaling"] is None
 
-    async def test_schedule_may_last_the_whole_day(self, desk: OperatorScenario) -> None:
+    async def test_schedule_can_last_the_whole_day(self, desk: OperatorScenario) -> None:
         all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
         changed = await desk.send("PATCH", HOME, {"autoscaling": {"schedules": [all_day]}})
         assert changed["autoscaling"]["schedules"] == [all_day]
@@ -137,13 +137,13 @@ class TestBundles:
             "SaveVideo",
             "model.safetensors",
         }
-        # a worker that reports nothing may have it
+        # a worker that reports nothing may meet the requirements
         await desk.send("PUT", put[1], {"workflow_slugs": ["clip"], "force": True})
         await desk.worker("silent", fleet="other")
         await desk.send("PUT", put[1], {"workflow_slugs": []})
         assert (await desk.send(*put))["workflow_slugs"] == ["clip"]
 
-    async def test_several_fleets_may_serve_one_workflow(self, desk: OperatorScenario) -> None:
+    async def test_several_fleets_can_serve_one_workflow(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/fleets", {"slug": "second", "workflow_slugs": ["clip"]})
         assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
 

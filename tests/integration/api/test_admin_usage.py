@@ -43,7 +43,7 @@ async def test_usage_is_grouped_by_fleet_workflow_and_tenant(api: Api) -> None:
     assert dispatch["machine_cost"] == pytest.approx(0.05)
 
 
-async def test_days_can_be_chosen(api: Api) -> None:
+async def test_usage_can_be_limited_to_days(api: Api) -> None:
     await api.stop_loops()
     await finish(api, 50)
     admin = await api.user("boss@example.com", is_admin=True)

@@ -131,7 +131,7 @@ class TestViews:
         problem_of(await desk.call("GET", "/workers/none"), 404)
         problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)
 
-    async def test_worker_id_may_contain_a_slash(self, desk: OperatorScenario) -> None:
+    async def test_worker_id_can_contain_a_slash(self, desk: OperatorScenario) -> None:
         await desk.worker("rack/1")
         assert (await desk.get("/workers/rack/1"))["worker_id"] == "rack/1"
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"

@@ -292,12 +292,12 @@ class TestVersions:
         seen = (await admin.call("GET", path)).headers["ETag"]
         save = api.engine.catalogue.effects._save_assets
 
-        async def other_first(*args: Any) -> dict[str, Any]:
+        async def change_concurrently(*args: Any) -> dict[str, Any]:
             monkeypatch.setattr(api.engine.catalogue.effects, "_save_assets", save)
             data_of(await admin.call("PATCH", path, {"name": "Other"}))
             return await save(*args)
 
-        monkeypatch.setattr(api.engine.catalogue.effects, "_save_assets", other_first)
+        monkeypatch.setattr(api.engine.catalogue.effects, "_save_assets", change_concurrently)
         problem_of(await admin.call("PATCH", path, {"name": "Mine"}, headers={"If-Match": seen}), 412)
         assert (await admin.get(path))["name"] == "Other"
 

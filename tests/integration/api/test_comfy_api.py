@@ -121,7 +121,7 @@ async def test_graph_leaves_no_workflow_behind(api: Api) -> None:
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
     await api.clock.set(api.clock.now + timedelta(seconds=UNUSED_SECONDS + 1))
     await api.engine.operations.retention.run_once()
-    # a canceled job can be retried, so its graph stays
+    # a canceled job can be retried, so its graph is kept
     retried = await user.post(f"/api/ai-jobs/{first['id']}/retry")
     await user.post(f"/api/ai-jobs/{retried['id']}/cancel")
     for id_ in (first["id"], second["id"], retried["id"]):
@@ -244,7 +244,7 @@ async def test_named_inputs_set_values(api: Api) -> None:
     assert graph["1"]["inputs"]["image"]["info"] == {"id": asset}
 
 
-async def test_asset_may_be_the_value_of_any_input(api: Api) -> None:
+async def test_asset_can_be_the_value_of_any_input(api: Api) -> None:
     user = await api.user()
     # its extension does not say that it is an image
     asset = (await upload(user, name="scan.foo")).json()["id"]
@@ -445,7 +445,7 @@ async def test_images_contain_the_editor_file(sqlite_backend: SqliteBackend, tmp
             assert refusal(refused, 422)["code"] == "extra_data_not_supported"
 
 
-async def test_editor_file_may_refer_to_assets(api: Api) -> None:
+async def test_editor_file_can_refer_to_assets(api: Api) -> None:
     await api.effect()
     upload_list = {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}, "output": ["IMAGE"]}
     await bring(await api.worker(), DEFINITIONS | {"LoadImage": upload_list})

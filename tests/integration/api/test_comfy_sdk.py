@@ -142,7 +142,7 @@ async def test_deleted_asset_is_gone(client: AsyncComfy) -> None:
         await client.submit(workflow)
 
 
-async def test_output_is_an_asset_that_cannot_be_deleted_but_reused(client: AsyncComfy) -> None:
+async def test_output_is_an_asset_that_can_be_reused_but_not_deleted(client: AsyncComfy) -> None:
     job = await client.run(client.workflows.from_json(invert(32)), timeout=PATIENCE_SECONDS)
     [output] = job.outputs
     asset = await client.assets.get(output.id)

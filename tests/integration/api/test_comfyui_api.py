@@ -137,7 +137,7 @@ async def test_output_is_the_input_of_another_prompt(site: ComfyuiSite) -> None:
     assert (await site.client.ended(await site.client.prompt(invert_file(name))))["status"]["completed"]
 
 
-async def test_missing_file_is_a_400_of_its_node(site: ComfyuiSite) -> None:
+async def test_missing_file_is_a_400_error_of_its_node(site: ComfyuiSite) -> None:
     response = await site.client.post("/prompt", {"prompt": invert_file("none.png")})
     assert response.status_code == 400
     body = response.json()
@@ -163,7 +163,7 @@ async def test_prompt_with_a_faulty_output_runs_the_other_outputs(site: ComfyuiS
     assert entry["prompt"][4] == ["3"]
 
 
-async def test_only_the_targets_run(site: ComfyuiSite) -> None:
+async def test_only_the_requested_targets_run(site: ComfyuiSite) -> None:
     prompt_id = await site.client.prompt(five_images(), partial_execution_targets=["5"])
     assert list((await site.client.ended(prompt_id))["outputs"]) == ["5"]
     response = await site.client.post("/prompt", {"prompt": invert(), "partial_execution_targets": ["1"]})
@@ -184,7 +184,7 @@ async def test_prompt_id_of_a_client_names_one_job(site: ComfyuiSite) -> None:
     assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_prompt_id")
 
 
-async def test_queue_lists_and_cancels(site: ComfyuiSite) -> None:
+async def test_queue_lists_and_cancels_prompts(site: ComfyuiSite) -> None:
     client = site.client
     for simulator in site.simulators:
         simulator.misbehave(Slow(seconds=60, steps=600))

@@ -116,7 +116,7 @@ async def test_closed_sockets_are_no_longer_counted(site: ComfyuiSite) -> None:
     assert not limits._idle
 
 
-async def test_sockets_of_foreign_pages_and_strangers_are_refused(site: ComfyuiSite) -> None:
+async def test_sockets_of_foreign_pages_and_anonymous_callers_are_refused(site: ComfyuiSite) -> None:
     url = f"{site.url.replace('http', 'ws')}/ws"
     headers = {"Authorization": site.client.http.headers["Authorization"]}
     for status, options in (

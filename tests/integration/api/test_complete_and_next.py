@@ -138,12 +138,12 @@ async def test_caller_that_disconnects_after_the_lease_gives_it_back(
         body = body["next"]
     disconnected, is_leased = asyncio.Event(), asyncio.Event()
 
-    async def sign_for_ever(*_: Any) -> Any:
+    async def sign_forever(*_: Any) -> Any:
         is_leased.set()
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(api.engine.queue.lease_payloads, "urls", sign_for_ever)
+        patched.setattr(api.engine.queue.lease_payloads, "urls", sign_forever)
         async with asyncio.TaskGroup() as group:
             encoded = json.dumps(body).encode()
             waiting = group.create_task(

@@ -38,7 +38,7 @@ class Served:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
 
-    async def say(self, data: bytes) -> Connection:
+    async def send_raw(self, data: bytes) -> Connection:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
         return reader, writer
@@ -48,12 +48,12 @@ class Served:
         return (await self.engine.accounts.sign_in.issue(user, name="test")).secret
 
     async def get(self, path: str, *headers: str) -> Connection:
-        return await self.say("\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode())
+        return await self.send_raw("\r\n".join([f"GET {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode())
 
     async def begin_body(self, path: str = "/api/login", *headers: str) -> Connection:
         """Start a request whose body the application waits for."""
         more = "".join(f"{header}\r\n" for header in headers)
-        reader, writer = await self.say(
+        reader, writer = await self.send_raw(
             f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}"
             "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{".encode()
         )
@@ -78,7 +78,7 @@ async def served(backend: SqliteBackend, folder: Path, **settings: Any) -> Async
 async def test_incomplete_headers_time_out(sqlite_backend: SqliteBackend, tmp_path: Path, sent: bytes) -> None:
     with capture_logs() as lines:
         async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
-            reader, writer = await server.say(sent)
+            reader, writer = await server.send_raw(sent)
             answer = await reader.read()
             writer.close()
     assert answer == b"" if not sent.strip() else answer.rpartition(b"HTTP/1.1 408")[1] != b""
@@ -90,7 +90,7 @@ async def test_oldest_incomplete_request_is_closed_over_the_limit(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     async with served(sqlite_backend, tmp_path, max_half_open_requests=3) as server:
-        oldest, *others = [await server.say(BEGUN) for _ in range(4)]
+        oldest, *others = [await server.send_raw(BEGUN) for _ in range(4)]
         assert (await oldest[0].read()).startswith(b"HTTP/1.1 408")
         # the others stay open, and are answered once they are complete
         for reader, writer in others:
@@ -104,7 +104,7 @@ async def test_oldest_incomplete_request_is_closed_over_the_limit(
 async def test_oversized_headers_are_refused(sqlite_backend: SqliteBackend, tmp_path: Path, end: bytes) -> None:
     with capture_logs() as lines:
         async with served(sqlite_backend, tmp_path) as server:
-            reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000 + end)
+            reader, writer = await server.send_raw(BEGUN + b"X: " + b"x" * 100_000 + end)
             assert b" 200 " not in await reader.read()
             writer.close()
     # The reason is the length, not the time limit.
@@ -137,7 +137,7 @@ async def test_answered_request_does_not_wait_for_its_body(sqlite_backend: Sqlit
         b"POST /api/workflows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n"
     )
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
-        reader, writer = await server.say(head + b"{")
+        reader, writer = await server.send_raw(head + b"{")
         assert b" 401 " in await reader.readline()
         writer.write(b" ")
         # this read would never end if the server waited for the rest of the body
@@ -149,7 +149,7 @@ async def test_early_answered_connection_is_closed_without_its_body(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
-        reader, writer = await server.say(b"PUT /files/a?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\nx")
+        reader, writer = await server.send_raw(b"PUT /files/a?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\nx")
         async with asyncio.timeout(20):
             assert b" 403 " in await reader.read()
         writer.close()
@@ -188,7 +188,7 @@ async def test_trusted_proxy_is_exempt_from_the_address_limit(sqlite_backend: Sq
             writer.close()
 
 
-async def test_anonymous_bodies_are_small_and_fast(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_anonymous_bodies_are_limited_in_size_and_time(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with (
         served(sqlite_backend, tmp_path, anonymous_body_seconds=0.2, payment_webhook_secret="p" * 32) as server,
         httpx.AsyncClient(base_url=server.url) as http,
@@ -205,11 +205,15 @@ async def test_anonymous_bodies_are_small_and_fast(sqlite_backend: SqliteBackend
 
 async def test_idle_connection_is_closed_over_the_limit(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with served(sqlite_backend, tmp_path, max_connections=3) as server:
-        body, *idle = [await server.begin_body(), await server.say(BEGUN + b"\r\n"), await server.say(BEGUN + b"\r\n")]
+        body, *idle = [
+            await server.begin_body(),
+            await server.send_raw(BEGUN + b"\r\n"),
+            await server.send_raw(BEGUN + b"\r\n"),
+        ]
         for reader, _ in idle:
             await reader.readuntil(b'"OK"}')
         for _ in range(3):
-            reader, writer = await server.say(BEGUN + b"Connection: close\r\n\r\n")
+            reader, writer = await server.send_raw(BEGUN + b"Connection: close\r\n\r\n")
             assert b" 200 " in await reader.readline()
             await reader.read()
             writer.close()
@@ -314,7 +318,7 @@ async def test_workers_of_one_address_poll_beyond_its_limit(sqlite_backend: Sqli
             )
         connections = []
         for poll in polls:
-            connections.append(await server.say(poll))
+            connections.append(await server.send_raw(poll))
             assert (await answer_of(connections[-1]))[0] == 200
         # all connections are still open, and park again
         for (_, writer), poll in zip(connections, polls, strict=True):
@@ -391,7 +395,7 @@ async def begin_upload(server: Served, path: str, *, for_worker: bool = False) -
         path, content_type="image/png", size=1_000_000, ttl_seconds=60, for_worker=for_worker
     )
     url = urlsplit(signed.url)
-    connection = await server.say(
+    connection = await server.send_raw(
         f"PUT {url.path}?{url.query} HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nExpect: 100-continue\r\n"
         "Content-Length: 1000000\r\n\r\n".encode()
     )
@@ -434,7 +438,7 @@ async def test_form_that_stops_is_closed(
     monkeypatch.setattr(connections, "MAX_STALL_SECONDS", 0.2)
     with capture_logs() as lines:
         async with served(sqlite_backend, tmp_path) as server:
-            reader, writer = await server.say(
+            reader, writer = await server.send_raw(
                 b"POST /api/v2/assets HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
                 b"Content-Length: 1000\r\nExpect: 100-continue\r\n"
                 + f"Authorization: Bearer {await server.token()}\r\n\r\n".encode()
@@ -490,10 +494,10 @@ def test_connection_limit_stays_below_the_file_limit() -> None:
 async def test_running_request_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     """The header timeout does not limit the body."""
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
-        slow, writer = await server.say(
+        slow, writer = await server.send_raw(
             b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
         )
-        idle, other = await server.say(b"")
+        idle, other = await server.send_raw(b"")
         # the later connection has already timed out
         assert await idle.read() == b""
         writer.write(b"}")

@@ -370,7 +370,7 @@ class TestCollections:
         problem_of(await scenario.user.call("POST", "/api/gallery/marks", {"ids": [one], "add_to": best}), 404)
 
 
-def named(*paths: str) -> list[str]:
+def names_in_zip(*paths: str) -> list[str]:
     """Return the names in a zip of outputs that are given as `name` or `folder/name`."""
     split_paths = [path.rpartition("/") for path in paths]
     return archive_names(split_paths, lambda parts: parts[2], lambda parts: parts[0] or None)
@@ -378,8 +378,8 @@ def named(*paths: str) -> list[str]:
 
 class TestNames:
     def test_file_and_folder_names_differ(self) -> None:
-        assert named("cover.png", "Cover.png/a.png") == ["cover (2).png", "Cover.png/a.png"]
-        assert named("cover.png/a.png", "cover.png", "cover (2).png") == [
+        assert names_in_zip("cover.png", "Cover.png/a.png") == ["cover (2).png", "Cover.png/a.png"]
+        assert names_in_zip("cover.png/a.png", "cover.png", "cover (2).png") == [
             "cover.png/a.png",
             "cover (2).png",
             "cover (2) (2).png",
@@ -395,7 +395,7 @@ class TestNames:
 
             sys.setprofile(count)
             try:
-                assert len(set(named(*["same.png"] * n))) == n
+                assert len(set(names_in_zip(*["same.png"] * n))) == n
             finally:
                 sys.setprofile(None)
             return calls

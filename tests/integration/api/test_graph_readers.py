@@ -29,7 +29,7 @@ def graph(text: str) -> dict[str, Any]:
     }
 
 
-class Long:
+class LongRead:
     """Work that runs until the test stops it."""
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class Long:
 async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.effect()
     one, other = await api.user(), await api.user("bob@example.com")
-    long = Long()
+    long = LongRead()
 
-    def slowly(value: object, known: Any, **options: Any) -> DescribedWorkflow:
+    def describe_slowly(value: object, known: Any, **options: Any) -> DescribedWorkflow:
         if "long" in str(value):
             long()
         return describe_graph(value, known, **options)
 
-    monkeypatch.setattr(graph_import, "describe_graph", slowly)
+    monkeypatch.setattr(graph_import, "describe_graph", describe_slowly)
     calls = [
         asyncio.create_task(one.call("POST", "/api/workflows", {"graph": graph(f"long {n}")})) for n in range(MANY)
     ]
@@ -86,7 +86,7 @@ async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pyt
 
 
 async def test_cancelled_read_keeps_its_turn_until_the_thread_ends() -> None:
-    readers, long = ReaderThreads(), Long()
+    readers, long = ReaderThreads(), LongRead()
     cancelled = asyncio.create_task(readers.run("a", long))
     await long.wait_until_started()
     cancelled.cancel()

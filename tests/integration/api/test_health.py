@@ -1,4 +1,4 @@
-"""Liveness and readiness checks: public, and they name the part that is unavailable."""
+"""Liveness and readiness checks are public and name the part that is unavailable."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

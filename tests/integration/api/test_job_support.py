@@ -34,7 +34,7 @@ async def entries_of(desk: OperatorScenario) -> list[tuple[str, int]]:
 
 
 class TestView:
-    async def test_operator_sees_the_job_as_its_customer_and_the_raw_error(self, desk: OperatorScenario) -> None:
+    async def test_operator_sees_the_customers_view_and_the_raw_error(self, desk: OperatorScenario) -> None:
         job = await desk.failed("CUDA error on gpu-7")
         found = await desk.get(f"/dispatches/{(await desk.dispatch(job)).id}/job")
         assert (found["email"], found["effect_slug"]) == ("ada@example.com", "clip")

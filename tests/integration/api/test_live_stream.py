@@ -67,7 +67,7 @@ async def test_credits_are_streamed(api: Api, user: Caller, effect: int) -> None
         await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
         event = (await stream.until("wallet"))[-1]
         assert (event.id is not None, event.data) == (True, {})
-        # a repeated payment is no change
+        # a repeated payment changes nothing
         await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
         job = await submit(user, effect)
         assert "wallet" not in [event.type for event in await stream.until("changed")]
@@ -269,14 +269,14 @@ async def test_started_read_finishes_after_a_disconnect(
 ) -> None:
     """A cancelled read loses its connection: first the read of the start position, then the read of missed changes."""
     hub, horizon, calls, broken = api.engine.jobs.live, changes.horizon, iter(range(9)), []
-    is_reading, may_go_on, is_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    is_reading, may_continue, is_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow(tx: Any) -> changes.Horizon:
         if next(calls) != which:
             return await horizon(tx)
         is_reading.set()
         try:
-            await may_go_on.wait()
+            await may_continue.wait()
         except asyncio.CancelledError:
             broken.append(which)
             raise
@@ -295,7 +295,7 @@ async def test_started_read_finishes_after_a_disconnect(
         first.cancel()
         assert isinstance((await asyncio.gather(first, return_exceptions=True))[0], asyncio.CancelledError)
         assert hub.subscribers == 0
-        may_go_on.set()
+        may_continue.set()
         await is_read.wait()
     assert broken == []
 

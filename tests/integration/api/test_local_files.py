@@ -208,7 +208,7 @@ class TestUploads:
 
 
 class TestOtherOrigins:
-    async def test_any_origin_may_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_any_origin_can_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
         asking = {
             "Origin": "https://anywhere.test",

@@ -51,7 +51,7 @@ async def sign_up(api: Api, email: str = ADA, **more: Any) -> dict[str, Any]:
     return answer
 
 
-async def forget(api: Api, email: str = ADA) -> dict[str, Any]:
+async def request_password(api: Api, email: str = ADA) -> dict[str, Any]:
     response = await api.anonymous.call("POST", "/api/reset/request", {"email": email})
     assert response.status_code == 202
     answer: dict[str, Any] = response.json()
@@ -126,13 +126,13 @@ class TestSigningUp:
 class TestForgottenPassword:
     async def test_link_sets_a_new_password(self, api: Api, mailbox: Mailbox) -> None:
         await api.user(ADA)
-        await forget(api)
+        await request_password(api)
         data_of(await set_password(api, await link_to(api, mailbox), NEW_PASSWORD))
         await api.anonymous.post("/api/login", {"email": ADA, "password": NEW_PASSWORD})
 
     async def test_answer_does_not_reveal_an_account(self, api: Api, mailbox: Mailbox) -> None:
         await api.user(ADA)
-        assert await forget(api) == await forget(api, "nobody@example.com")
+        assert await request_password(api) == await request_password(api, "nobody@example.com")
         await link_to(api, mailbox)
         assert mailbox.mails.empty()
 
@@ -140,16 +140,16 @@ class TestForgottenPassword:
         user = await api.user(ADA)
         assert user.user is not None
         await api.engine.accounts.tenancy.change_user(user.user.id, is_disabled=True, by=user.user)
-        await forget(api)
+        await request_password(api)
         assert await api.engine.accounts.mailer.run_once() == 0
 
     async def test_address_gets_few_mails_an_hour(self, api: Api, mailbox: Mailbox) -> None:
         await api.user(ADA)
         for _ in range(mailed_links.MAX_MAILS + 2):
-            await forget(api)
+            await request_password(api)
         assert await api.engine.accounts.mailer.run_once() == mailed_links.MAX_MAILS
         await advance(api, mailed_links.PER_SECONDS + 1)
-        await forget(api)
+        await request_password(api)
         assert await api.engine.accounts.mailer.run_once() == 1
 
     async def test_requests_are_limited_per_address(
@@ -157,7 +157,7 @@ class TestForgottenPassword:
     ) -> None:
         async with open_api(sqlite_backend, tmp_path, **mailbox.settings) as api:
             for number in range(10):
-                await forget(api, f"ada{number}@example.com")
+                await request_password(api, f"ada{number}@example.com")
             for path in ("/api/reset/request", "/api/sign-up"):
                 problem_of(await api.anonymous.call("POST", path, {"email": ADA}), 429)
 

@@ -127,7 +127,7 @@ async def test_extension_other_than_a_plain_word_is_refused(scenario: Scenario, 
     problem_of(await scenario.worker.call("POST", "/api/worker/output-url", body), 422)
 
 
-async def test_output_url_needs_the_lease(scenario: Scenario) -> None:
+async def test_output_url_requires_the_lease(scenario: Scenario) -> None:
     body = {**lease_of(scenario.job), "number": 2, "extension": "png"}
     other = await scenario.api.worker("gpu-2")
     problem_of(await other.call("POST", "/api/worker/output-url", body), 404)
@@ -230,7 +230,7 @@ async def test_video_expires_with_all_outputs_of_its_job(
         assert (found["outputs"], found["output_count"], found["is_expired"]) == ([], 0, True)
 
 
-async def test_output_number_has_one_upload_whatever_its_extension(scenario: Scenario) -> None:
+async def test_output_number_has_one_upload_for_any_extension(scenario: Scenario) -> None:
     for extension in ("webp", "jpg"):
         await scenario.upload(2, extension, png("red"))
     await scenario.upload(2, "png", png("red"))

@@ -329,7 +329,7 @@ class TestChanging:
         assert width["default_value"] == 8
 
 
-async def test_each_job_draws_the_choices_of_a_prompt_from_the_editor(api: Api, worker: Caller) -> None:
+async def test_each_job_randomizes_the_choices_of_a_prompt_from_the_editor(api: Api, worker: Caller) -> None:
     encode = {"input": {"required": {"prompt": ["STRING", {"multiline": True, "dynamicPrompts": True}]}}, "output": []}
     await bring(worker, {**DEFINITIONS, "Say": {**encode, "output_node": True}})
     file = workflow([node(1, "Say", values=["a {red|blue} fox"])])
@@ -338,15 +338,15 @@ async def test_each_job_draws_the_choices_of_a_prompt_from_the_editor(api: Api, 
     [prompt] = own["properties"]
     assert (prompt["is_dynamic_prompt"], prompt["default_value"]) == (True, "a {red|blue} fox")
 
-    async def drawn(key: str, **payload: str) -> str:
+    async def random_prompt(key: str, **payload: str) -> str:
         body = {"workflow_slug": own["slug"], "idempotency_key": key, "input_payload": payload}
         job = await user.post("/api/ai-jobs", {**body, "wait_for_missing": True})
         # A user may have only a few active jobs.
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         return str(job["label"]).removeprefix("Foxes · ")
 
-    assert {await drawn(f"default {n}") for n in range(20)} == {"a red fox", "a blue fox"}
-    assert {await drawn(f"own {n}", **{prompt["key"]: "{one|two}"}) for n in range(20)} == {"one", "two"}
+    assert {await random_prompt(f"default {n}") for n in range(20)} == {"a red fox", "a blue fox"}
+    assert {await random_prompt(f"own {n}", **{prompt["key"]: "{one|two}"}) for n in range(20)} == {"one", "two"}
     deep = {"workflow_slug": own["slug"], "idempotency_key": "deep", "input_payload": {prompt["key"]: "{a|" * 11}}
     problem = problem_of(await user.call("POST", "/api/ai-jobs", deep), 422)
     assert list(problem["errors"]) == [prompt["key"]]
@@ -500,7 +500,7 @@ class TestWaitingForNodes:
         problem = problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
         assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
 
-    async def test_concurrent_change_wins_over_the_import(self, api: Api, worker: Caller) -> None:
+    async def test_concurrent_change_takes_precedence_over_the_import(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         user = await api.user()
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
@@ -522,7 +522,7 @@ class TestTenantPolicy:
         assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
         assert "PyExec (1)" in problem["detail"]
 
-    async def test_file_path_input_is_no_property_and_keeps_its_value(self, api: Api) -> None:
+    async def test_file_path_input_is_not_a_property_and_keeps_its_value(self, api: Api) -> None:
         user = await api.user()
         graph = {"1": {"class_type": "Draw", "inputs": {"font_file": "mono.ttf", "size": 3}}, "2": _saver("1")}
         created = await user.post("/api/workflows", {"graph": graph})
@@ -613,14 +613,14 @@ class TestLayout:
     """The layout of an editor file is not part of a workflow's identity."""
 
     @staticmethod
-    def moved(position: int, note: str = "") -> dict[str, Any]:
+    def layout_at(position: int, note: str = "") -> dict[str, Any]:
         graph = workflow([empty() | {"pos": [position, 0]}, save(9, 1)], [(1, 1, 0, 9, 0)])
         return graph | {"extra": {"note": note}}
 
     async def test_equal_graph_is_one_workflow_in_every_format_and_layout(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
-        formats = [self.moved(0), self.moved(500), convert_workflow(SAVED, DEFINITIONS), self.moved(900)]
+        formats = [self.layout_at(0), self.layout_at(500), convert_workflow(SAVED, DEFINITIONS), self.layout_at(900)]
         answers = [await user.call("POST", "/api/workflows", {"graph": graph, "name": "Mine"}) for graph in formats]
         assert [answer.status_code for answer in answers] == [201, 200, 200, 200]
         assert len({data_of(answer)["slug"] for answer in answers}) == 1
@@ -630,7 +630,7 @@ class TestLayout:
     async def test_last_layout_is_kept(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
-        for graph in (convert_workflow(SAVED, DEFINITIONS), self.moved(0), self.moved(500)):
+        for graph in (convert_workflow(SAVED, DEFINITIONS), self.layout_at(0), self.layout_at(500)):
             await user.post("/api/workflows", {"graph": graph, "name": "Mine"})
         converted = convert_workflow(SAVED, DEFINITIONS)
         slug = (await user.post("/api/workflows", {"graph": converted, "name": "Mine"}))["slug"]
@@ -682,7 +682,7 @@ class TestLayout:
         user = await api.user()
         taken = []
         for note in ("", "x" * 1000, ""):
-            await user.post("/api/workflows", {"graph": self.moved(0, note), "name": "Mine"})
+            await user.post("/api/workflows", {"graph": self.layout_at(0, note), "name": "Mine"})
             [wallet] = await execute(api.engine.databases.shards["main"], "SELECT space_bytes FROM token_wallets")
             taken.append(wallet.space_bytes)
         assert taken[1] - taken[0] == 1000

@@ -107,7 +107,7 @@ async def test_disk_that_is_nearly_full_is_shown(api: Api, admin: Caller, monkey
     assert "1.0 GiB of 100 GiB are free" in shown[0]["detail"]
 
 
-async def test_clock_that_differs_is_shown(api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clock_difference_is_shown(api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     service = api.engine.operations.outages
     clock = service._clock
     monkeypatch.setattr(service, "_clock", lambda: clock() + timedelta(minutes=2))
@@ -120,7 +120,7 @@ async def test_clock_that_differs_is_shown(api: Api, admin: Caller, monkeypatch:
     ("valid_days", "problem"),
     [(60, None), (5, ("The certificate of localhost expires in 4 days.", False)), (-1, ("not valid", True))],
 )
-async def test_certificate_is_checked_before_it_expires(
+async def test_expiring_certificate_is_reported(
     tmp_path: Path, valid_days: int, problem: tuple[str, bool] | None
 ) -> None:
     now = datetime.now(UTC)

@@ -103,7 +103,7 @@ async def test_upload_after_completion_changes_nothing(scenario: Scenario) -> No
     assert await scenario.output() == png("blue")
 
 
-async def test_late_upload_is_removed_with_long_leases(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_late_upload_is_removed_even_with_long_leases(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with open_api(sqlite_backend, tmp_path, lease_ttl_seconds=6 * 3600) as api:
         await api.stop_loops()
         user = await api.user(tokens=100)

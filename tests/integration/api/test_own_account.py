@@ -79,7 +79,7 @@ class TestPassword:
 
 
 class TestEmail:
-    async def test_server_without_mail_changes_it_at_once(self, api: Api) -> None:
+    async def test_server_without_mail_changes_the_address_at_once(self, api: Api) -> None:
         user = await api.user(ADA)
         body = {"email": "Ada@Example.org", "password": PASSWORD}
         assert await user.post("/api/account/email", body) == {"is_changed": True}
@@ -93,7 +93,7 @@ class TestEmail:
         assert problem_of(response, 409)["detail"] == "This address cannot be used. Choose another one."
 
     @pytest.mark.both_databases
-    async def test_link_to_the_new_address_changes_it(self, mailing_api: Api, mailbox: Mailbox) -> None:
+    async def test_link_to_the_new_address_confirms_the_change(self, mailing_api: Api, mailbox: Mailbox) -> None:
         user = await mailing_api.user(ADA)
         new = "ada@example.org"
         assert await user.post("/api/account/email", {"email": new, "password": PASSWORD}) == {"is_changed": False}
@@ -174,7 +174,7 @@ async def advance(api: Api, seconds: float) -> None:
 
 class TestDeletion:
     @pytest.mark.both_databases
-    async def test_all_data_is_erased_and_the_ledger_stays(self, api: Api) -> None:
+    async def test_all_data_is_erased_except_the_ledger(self, api: Api) -> None:
         await api.stop_loops()
         effect_id = await api.effect()
         user = await api.user(ADA, tokens=100)

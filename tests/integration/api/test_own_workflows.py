@@ -71,7 +71,7 @@ async def requeue(api: Api, worker: Caller, job: Any, **more: Any) -> None:
 
 
 class TestPermission:
-    async def test_stranger_cannot_add_or_run_a_workflow(self, api: Api) -> None:
+    async def test_user_without_permission_cannot_add_or_run_a_workflow(self, api: Api) -> None:
         eve = await api.user("eve@example.com")
         problem = problem_of(await eve.call("POST", "/api/workflows", WORKFLOW), 403)
         assert problem["detail"] == (

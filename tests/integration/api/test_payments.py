@@ -146,7 +146,7 @@ async def test_age_of_a_message_is_checked_by_the_databases_clock(shop: Api) -> 
     assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
 
 
-SENSELESS: tuple[dict[str, Any], ...] = (
+INVALID_FIELDS: tuple[dict[str, Any], ...] = (
     {"amount": 0},
     {"amount": -5},
     {"amount": 1.5},
@@ -161,7 +161,7 @@ SENSELESS: tuple[dict[str, Any], ...] = (
 
 
 async def test_invalid_payment_is_refused(shop: Api) -> None:
-    for fields in SENSELESS:
+    for fields in INVALID_FIELDS:
         assert problem_of(await report(shop, event(**fields)), 422)["errors"]
     for body in (b"", b"[]", b"{", b"null", b'{"type": "payment.succeeded"}'):
         problem_of(await report(shop, body), 422)

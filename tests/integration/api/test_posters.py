@@ -126,7 +126,7 @@ async def test_poster_url_is_cached(scenario: PosterScenario, monkeypatch: pytes
 async def test_failed_poster_does_not_fail_the_job(scenario: PosterScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     probes = scenario.api.engine.queue.posters._probes
 
-    async def never(*_args: Any, **_more: Any) -> Renditions:
+    async def hang(*_args: Any, **_more: Any) -> Renditions:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -134,7 +134,7 @@ async def test_failed_poster_does_not_fail_the_job(scenario: PosterScenario, mon
         raise RuntimeError("It fell apart.")
 
     monkeypatch.setattr(scenario.api.engine.queue.posters, "_seconds", 0.01)
-    for failing in (never, broken):
+    for failing in (hang, broken):
         with monkeypatch.context() as patched:
             patched.setattr(probes, "draw", failing)
             job = await scenario.complete_job()
@@ -186,13 +186,13 @@ async def test_poster_waits_for_storage_and_is_created_once(
     file_id = await _used(scenario, png())
     drawing = scenario.api.engine.jobs.pending_posters
 
-    async def away(*_args: Any, **_more: Any) -> None:
+    async def fail_to_put(*_args: Any, **_more: Any) -> None:
         # another process runs at the same time
         assert await drawing.run_once() == 0
         raise StorageUnavailable("Away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(scenario.api.engine.objects, "put", away)
+        patched.setattr(scenario.api.engine.objects, "put", fail_to_put)
         assert await drawing.run_once() == 1
     assert await drawing.run_once() == 0
     await scenario.api.clock.set(scenario.api.clock.now + timedelta(seconds=DRAW_SECONDS + 1))
@@ -259,7 +259,7 @@ async def test_file_removed_during_drawing_leaves_no_poster(
     video = await scenario.user.post("/api/videos", {"original_file_id": file_id})
     put = scenario.api.engine.objects.put
 
-    async def removed_meanwhile(to: str, data: bytes) -> None:
+    async def remove_then_put(to: str, data: bytes) -> None:
         assert (await scenario.user.call("DELETE", f"/api/videos/{video['id']}")).is_success
         assert await scenario.object_paths() == set()
         await put(to, data)
@@ -268,7 +268,7 @@ async def test_file_removed_during_drawing_leaves_no_poster(
         if dies and step == TransactionStep.DRAW_NOTE:
             raise Crash
 
-    monkeypatch.setattr(scenario.api.engine.objects, "put", removed_meanwhile)
+    monkeypatch.setattr(scenario.api.engine.objects, "put", remove_then_put)
     scenario.shard.crash = die
     if dies:
         with pytest.raises(Crash):

@@ -76,10 +76,10 @@ def pass_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now, passed = previews._now, [0.0]
     monkeypatch.setattr(previews, "_now", lambda: now() + passed[0])
 
-    def go_on(seconds: float) -> None:
+    def advance(seconds: float) -> None:
         passed[0] += seconds
 
-    return go_on
+    return advance
 
 
 async def test_no_previews_are_requested_without_viewers(run: Run) -> None:

@@ -31,12 +31,12 @@ async def set_read_only(database: Database, *, is_read_only: bool) -> None:
         await connection.close()
     else:
         change = event.listen if is_read_only else event.remove
-        change(database._writer.sync_engine, "connect", _only_read)
+        change(database._writer.sync_engine, "connect", _refuse_writes)
     if is_read_only:
         await database._pools[database._writer].close()
 
 
-def _only_read(connection: Any, _record: object) -> None:
+def _refuse_writes(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA query_only = ON")
 
 

@@ -99,7 +99,7 @@ async def test_body_limits_of_graphs_and_batches_are_large(api: Api) -> None:
     assert f"{LARGE} bytes (COMFYRELAY_MAX_LARGE_BODY_BYTES). Send a large batch as several" in detail
 
 
-async def test_registration_with_the_secret_may_be_large(api: Api) -> None:
+async def test_registration_with_the_secret_can_be_large(api: Api) -> None:
     await api.effect()
     body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": {"node_types": ["x" * 50] * 900}}
     answer = await api.anonymous.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
@@ -122,11 +122,11 @@ async def test_large_body_is_validated_in_another_thread(api: Api) -> None:
         pass
 
     @large_body(anonymous)
-    async def take(body: Body) -> int:
+    async def text_length(body: Body) -> int:
         return len(body.text)
 
     router = APIRouter(route_class=BodyRoute)
-    router.post("/texts")(take)
+    router.post("/texts")(text_length)
     other = FastAPI()
     other.include_router(router)
     other.state.context = api.context
@@ -223,11 +223,11 @@ async def test_invalid_json_is_422(api: Api) -> None:
 async def test_incomplete_body_is_408(api: Api) -> None:
     caller = await api.user()
 
-    async def never() -> AsyncIterator[bytes]:
+    async def stalled_body() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.Event().wait()
 
-    answer = await caller.call("POST", "/api/presets", content=never(), headers=JSON)
+    answer = await caller.call("POST", "/api/presets", content=stalled_body(), headers=JSON)
     assert "COMFYRELAY_BODY_SECONDS" in problem_of(answer, 408)["detail"]
 
 

@@ -179,7 +179,7 @@ class TestOldVideos:
         await scenario.advance(11 * DAY)
         await scenario.run_retention()
         assert (await scenario.status(video_id), await scenario.status(again["video_id"])) == ("expired", "completed")
-        # the shared input stays for the other video
+        # the shared input is kept for the other video
         assert "clip.mp4" in await scenario.objects()
         await scenario.advance(20 * DAY)
         await scenario.run_retention()

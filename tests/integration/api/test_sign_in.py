@@ -55,7 +55,7 @@ async def sign_in(
     return response
 
 
-def elsewhere(api: Api, address: str) -> Api:
+def at_address(api: Api, address: str) -> Api:
     """The same API, called from another address."""
     transport = api.anonymous.http._transport
     assert isinstance(transport, httpx.ASGITransport)
@@ -66,7 +66,7 @@ def elsewhere(api: Api, address: str) -> Api:
 async def attack(api: Api) -> None:
     """Guess the password of an account from three addresses, until its limit is reached."""
     for number in range(30):
-        problem_of(await sign_in(elsewhere(api, f"203.0.113.{number % 3}"), f"guess {number}"), 401)
+        problem_of(await sign_in(at_address(api, f"203.0.113.{number % 3}"), f"guess {number}"), 401)
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ class TestBruteForce:
             answers = []
             for number in range(36):
                 # ten attempts from each address
-                response = await sign_in(elsewhere(api, f"{network}.{number // 10}"), f"guess {number}", email)
+                response = await sign_in(at_address(api, f"{network}.{number // 10}"), f"guess {number}", email)
                 answers.append((response.status_code, response.json()["detail"]))
             seen[email] = answers
         assert [status for status, _ in seen["ada@example.com"]] == [401] * 32 + [429] * 4
@@ -268,7 +268,7 @@ class TestBruteForce:
     async def test_owner_signs_in_from_another_address_during_an_attack(self, api: Api) -> None:
         await api.user()
         await attack(api)
-        assert (await sign_in(elsewhere(api, "198.51.100.7"), PASSWORD)).is_success
+        assert (await sign_in(at_address(api, "198.51.100.7"), PASSWORD)).is_success
 
     async def test_known_browser_signs_in_during_an_attack_from_its_own_address(self, api: Api) -> None:
         await api.user()
@@ -341,7 +341,7 @@ class TestBruteForce:
         await api.user()
         await attack(api)
         for _ in range(3):
-            home = elsewhere(api, "198.51.100.7")
+            home = at_address(api, "198.51.100.7")
             problem_of(await sign_in(home, "a guess"), 401)
             assert (await sign_in(home, PASSWORD)).is_success
 

@@ -19,28 +19,28 @@ PROMPT_FIELDS = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}"}
 # just above what a column of 32 or 64 bits holds
 WRONG_NUMBERS = (-1, 2**31, 2**63)
 # NUL, and half of a surrogate pair as some programs write it
-SPOILED = ("a%00b", "a%ED%A0%80b")
+UNSTORABLE = ("a%00b", "a%ED%A0%80b")
 
 
-def calls(spoiled: str) -> list[tuple[str, str]]:
+def calls(unstorable: str) -> list[tuple[str, str]]:
     """Return a call for every path and query parameter of every route, with this value in it."""
     found = []
     for router in (*(lazy.load() for lazy in ROUTERS), files.router):
         for route in router.routes:
             assert isinstance(route, APIRoute)
-            path = re.sub(r"\{[^}]+\}", spoiled, route.path)
-            query = "&".join(f"{query_param.name}={spoiled}" for query_param in route.dependant.query_params)
-            if spoiled in f"{path}?{query}":
+            path = re.sub(r"\{[^}]+\}", unstorable, route.path)
+            query = "&".join(f"{query_param.name}={unstorable}" for query_param in route.dependant.query_params)
+            if unstorable in f"{path}?{query}":
                 found += [(method, f"{path}?{query}") for method in sorted(route.methods or ())]
     return found
 
 
-@pytest.mark.parametrize("spoiled", SPOILED)
-async def test_unstorable_path_or_query_is_a_client_error(api: Api, spoiled: str) -> None:
+@pytest.mark.parametrize("unstorable", UNSTORABLE)
+async def test_unstorable_path_or_query_is_a_client_error(api: Api, unstorable: str) -> None:
     await api.effect()
     admin_ = await api.user("root@example.com", is_admin=True)
     worker_ = await api.worker()
-    for method, path in calls(spoiled):
+    for method, path in calls(unstorable):
         caller = worker_ if path.startswith("/api/worker") else admin_
         body: Any = {} if method in ("POST", "PUT", "PATCH") else None
         answer = await caller.call(method, path, body)

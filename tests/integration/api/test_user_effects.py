@@ -150,12 +150,12 @@ class TestPrivateWorkflows:
             response = await user.call("POST", "/api/workflows", {"graph": graph})
             assert problem_of(response, 422)["type"] == "urn:comfyrelay:graph_not_allowed"
 
-    async def test_named_file_may_be_a_placeholder(self, api: Api) -> None:
+    async def test_named_file_can_be_a_placeholder(self, api: Api) -> None:
         graph = {"1": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}
         body = {"graph": graph, "properties": [{**IMAGE, "placeholder": "example.png"}]}
         assert await (await api.user()).post("/api/workflows", body)
 
-    async def test_graph_may_output_plain_text(self, api: Api) -> None:
+    async def test_graph_can_output_plain_text(self, api: Api) -> None:
         user = await api.user()
         outputs: list[dict[str, str]] = [{}, {"output_mime_type": "text/plain"}]
         for number, output in enumerate(outputs):

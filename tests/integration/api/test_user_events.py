@@ -165,14 +165,14 @@ async def test_shutdown_ends_streams(api: Api, user: Caller, effect: int) -> Non
 async def test_failed_event_read_is_retried(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real, broken = history.events_after, True
 
-    async def sometimes(tx: Any, seen: Any) -> Any:
+    async def fail_once(tx: Any, seen: Any) -> Any:
         nonlocal broken
         if broken:
             broken = False
             raise OSError("gone")
         return await real(tx, seen)
 
-    monkeypatch.setattr(history, "events_after", sometimes)
+    monkeypatch.setattr(history, "events_after", fail_once)
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         assert await stream.until("job:queued")

@@ -37,7 +37,7 @@ async def batch(user: Caller, effect: int, items: int = 2, **more: Any) -> str:
     return str((await user.post("/api/batches", body))["id"])
 
 
-async def fail_for_good(api: Api, user: Caller, worker: Caller, effect: int, **more: Any) -> str:
+async def fail_permanently(api: Api, user: Caller, worker: Caller, effect: int, **more: Any) -> str:
     job = await submit(user, effect, **more)
     while (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] != "failed":
         await fail(api, worker, await lease(worker))
@@ -74,7 +74,7 @@ class TestSections:
         assert cats["first_label"] == (await user.get(f"/api/ai-jobs/{cats['items'][0]['id']}"))["label"]
         assert found[0]["waiting_text"] is found[-1]["waiting_text"] is None
         assert found[-1]["ended_at"] == done["completed_at"]
-        # all entries by creation time
+        # all entries, sorted by creation time
         created = [done["id"], many, first, second, paused]
         assert await ids(user, "?sort=oldest") == created
         assert await ids(user, "?sort=newest") == created[::-1]
@@ -160,7 +160,7 @@ class TestCounts:
             await fail(api, worker, await lease(worker))
         await user.post(f"/api/batches/{mixed}/retry-failed", {})
         await user.post(f"/api/batches/{mixed}/pause")
-        await fail_for_good(api, user, worker, effect)
+        await fail_permanently(api, user, worker, effect)
         waits = await batch(user, effect, 3, label="Waits")
         await lease(worker)
         fetched = await worker.post("/api/worker/poll", {"worker_id": "gpu-1", "current_load": 1, "prefetch": 1})

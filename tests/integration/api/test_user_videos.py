@@ -256,12 +256,12 @@ class TestDeleting:
         video = await video_of(user)
         real = api.engine.jobs.resolve.load_media
 
-        async def overtaken(*arguments: Any, **more: Any) -> Any:
+        async def load_before_deletion(*arguments: Any, **more: Any) -> Any:
             found = await real(*arguments, **more)
             data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
             return found
 
-        monkeypatch.setattr(api.engine.jobs.resolve, "load_media", overtaken)
+        monkeypatch.setattr(api.engine.jobs.resolve, "load_media", load_before_deletion)
         body = {"effect_id": effect, "idempotency_key": "k", "video_id": video["id"]}
         problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
         assert (await user.get("/api/ai-jobs"))["items"] == []

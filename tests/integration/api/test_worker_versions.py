@@ -126,7 +126,7 @@ class TestPoll:
         assert await poll(worker) is None
         assert await poll(worker, current_load=1, max_concurrency=2) is not None
 
-    async def test_full_worker_may_prefetch(self, api: Api) -> None:
+    async def test_full_worker_can_prefetch(self, api: Api) -> None:
         await submit_first_job(api)
         assert await poll(await api.worker(), current_load=1, prefetch=1) is not None
 

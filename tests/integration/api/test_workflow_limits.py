@@ -162,7 +162,7 @@ async def test_unused_graph_is_kept_for_submissions_in_progress(api: Api, user: 
     for _ in range(2):
         assert (await api.engine.operations.retention.run_once()).graphs == 0
     await api.clock.set(api.clock.now + timedelta(seconds=GRACE_SECONDS + 1))
-    # Adding it again cancels the removal.
+    # Adding the graph again cancels its removal.
     await add(user)
     assert (await api.engine.operations.retention.run_once()).graphs == 0
     assert len(await graphs(api, user)) == 1

@@ -278,18 +278,18 @@ async def test_followed_log_has_every_line_once(site: Site) -> None:
     job = await site.submit()
     leased = await lease(site.worker)
 
-    async def say(first: int, last: int) -> None:
+    async def send_lines(first: int, last: int) -> None:
         lines = [f"line {n}" for n in range(first, last)]
         await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": lines})
 
-    await say(0, 3)
+    await send_lines(0, 3)
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
         heard = [(await anext(lines)).line for _ in range(3)]
         # more lines than fit on a page
-        await say(3, 150)
-        await say(150, 260)
+        await send_lines(3, 150)
+        await send_lines(150, 260)
         heard += [(await anext(lines)).line for _ in range(257)]
-        await say(260, 261)
+        await send_lines(260, 261)
         await complete(site.api, site.worker, leased)
         heard += [line.line async for line in lines]
     assert heard == [f"line {n}" for n in range(261)]
