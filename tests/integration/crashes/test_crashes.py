@@ -1,6 +1,6 @@
-"""A crash before or after the commit of any transaction neither loses, duplicates nor orphans anything.
+"""A crash before or after the commit of any transaction does not lose, duplicate or orphan anything.
 
-Each scenario prepares a world and returns the call to interrupt. The process dies at the boundary, another one starts,
+Each scenario prepares a world and returns the call to interrupt. The process dies at the boundary, another starts,
 the relay finishes pending work, the caller repeats unanswered calls, and the queue is drained.
 """
 

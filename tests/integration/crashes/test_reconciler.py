@@ -116,7 +116,7 @@ async def lost_cancel_update(world: World) -> Seeded:
 
 
 async def lost_first_of_two_updates(world: World) -> Seeded:
-    """The second update can never be applied."""
+    """Without the first update, the second one can never be applied."""
     desk = await quiet_desk(world)
     job = await desk.submit()
     await interrupt_delivery(world, lambda: world.lease(desk.worker))

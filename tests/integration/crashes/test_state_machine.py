@@ -186,7 +186,7 @@ class RandomWalk(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.calls))
     @rule(pick=PICK)
     def repeat(self, pick: int) -> None:
-        """Repeat an earlier call, which must give a fitting answer and have no second effect."""
+        """Repeat an earlier call: the answer must fit the first one, and there must be no second effect."""
         past = self.calls[-1 - pick % len(self.calls)]
         answer = self.act(past.repeat)
         note(f"  {past.name}: first {past.answer}, then {answer}")
