@@ -1,4 +1,4 @@
-"""Fixtures for all tests: SQLite files, a PostgreSQL server with databases copied from a template, and S3.
+"""Fixtures for all tests: SQLite files, a PostgreSQL server whose databases are copied from a template, and S3.
 
 `--full` adds the exhaustive parameters, see `tests/support/full.py`.
 """
@@ -34,7 +34,8 @@ from tests.support.storage import ACCESS_KEY, SECRET_KEY, serve_s3
 from tests.support.web_app import build_app
 from tests.support.world import PostgresBackend, SqliteBackend, World, memory_folder, open_world
 
-# No deadline: a busy machine is slow, not wrong. Examples are the same in each run; RANDOM_WALKS=1 draws new ones.
+# No deadline: a test on a busy machine is slow, not wrong. Each run uses the same examples; RANDOM_WALKS=1 draws new
+# ones.
 settings.register_profile(
     "steady",
     deadline=None,
@@ -58,7 +59,7 @@ gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the exhaustive parameters, too")
+    parser.addoption("--full", action="store_true", help="also run the exhaustive parameters")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,7 +79,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def no_secret_in_logs() -> Iterator[None]:
-    """Search every log line of this process, and of the servers and workers that a test starts, for secrets."""
+    """Search every log line of this process and of the servers and workers that a test starts for secrets."""
     yield
     if found := log_secrets.violations():
         pytest.fail("These log lines have secrets:\n" + "\n".join(found))
@@ -92,7 +93,7 @@ def built_app() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_certificate_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give HTTP clients a bundle of one certificate: each of them parses the whole bundle, and no test uses TLS."""
+    """Give HTTP clients a bundle of one certificate: each client parses the whole bundle, and no test uses TLS."""
     first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
     path = tmp_path_factory.mktemp("certificates") / "one.pem"
     path.write_text(first + end, encoding="utf-8")
@@ -105,7 +106,7 @@ def small_certificate_bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Desks write their address into a folder of this run, and clients and commands read it there."""
+    """Let desks write their address into a folder of this run, where clients and commands read it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
@@ -127,7 +128,7 @@ def engines() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def real_hasher() -> Iterator[PasswordHash]:
-    """The hasher of the product. It takes a quarter of a second per hash, so a quick one replaces it."""
+    """Return the real hasher; a quick one replaces it in tests, because a real hash takes a quarter of a second."""
     real, quick = passwords.HASHER, PasswordHash((Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1),))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passwords, "HASHER", quick)
@@ -136,8 +137,9 @@ def real_hasher() -> Iterator[PasswordHash]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The URL of a running server, with `{}` where the name of a database goes."""
-    # Not in pytest's folder: as root, the server belongs to another user, and a parallel pytest run would remove it.
+    """Start a server; yield its URL with `{}` in place of a database name."""
+    # Not in pytest's folder: if root runs the tests, the server belongs to another user, and a parallel pytest run
+    # would remove its files.
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", ignore_cleanup_errors=True) as folder:
         server = get_server(Path(folder) / "data", start=False)
         _start(server)
@@ -151,7 +153,7 @@ def postgres_url() -> Iterator[str]:
 
 
 def _start(server: PostgresServer) -> None:
-    """pgserver waits ten seconds for the start, which is too short on a busy machine."""
+    """Retry the start: pgserver waits only ten seconds for it, which is too short on a busy machine."""
     for _ in range(12):
         with suppress(subprocess.SubprocessError, AssertionError):
             return server.start()
@@ -160,7 +162,7 @@ def _start(server: PostgresServer) -> None:
 
 
 async def _turn_off_durability(url: str) -> None:
-    """Tests kill processes, not the machine: the server need not wait for the disk."""
+    """Disable waiting for the disk: tests kill processes, not the machine."""
     connection = await asyncpg.connect(url)
     for name in ("fsync", "synchronous_commit", "full_page_writes"):
         await connection.execute(f"ALTER SYSTEM SET {name} = off")
@@ -181,13 +183,13 @@ def postgres_backend(postgres_url: str) -> PostgresBackend:
 
 @pytest.fixture(scope="session")
 def real_postgres_backend(postgres_url: str) -> PostgresBackend:
-    """For tests with separate processes, whose clock no test can set."""
+    """Return a backend for tests with separate processes, whose clock a test cannot set."""
     return PostgresBackend(postgres_url, real_clock=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
-    """A test with this fixture runs on both databases."""
+    """Run a test with this fixture on both databases."""
     name = "sqlite_backend" if request.param == "sqlite" else "postgres_backend"
     found: SqliteBackend | PostgresBackend = request.getfixturevalue(name)
     return found
@@ -201,7 +203,7 @@ async def world(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asy
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
-    """One browser; each page gets its own context."""
+    """Share one browser; each page gets its own context."""
     async with open_chromium() as browser:
         yield browser
 
@@ -214,7 +216,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str) -> None:
-    """The environment of a process that uses this S3 server and no credentials of the machine."""
+    """Return the environment of a process that uses this S3 server and no credentials of this machine."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)

@@ -73,7 +73,7 @@ class SoakProcess(Service):
             self._limit_files(resource.RLIM_INFINITY)
 
     def children(self) -> list[str]:
-        """The ids of its child processes."""
+        """Return the ids of its child processes."""
         found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [pid for path in found for pid in path.read_text().split()]
 

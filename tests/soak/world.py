@@ -160,7 +160,7 @@ class World:
         await self.processes[name].start(skew_seconds=skew_seconds)
 
     async def holder_of(self, path: str) -> str | None:
-        """The worker that has the lease for an output's job."""
+        """Return the worker that has the lease for an output's job."""
         job_id = path.partition("/ai-jobs/")[2].partition("/")[0]
         d = central.queue.ai_job_dispatches
         try:
@@ -222,7 +222,7 @@ class World:
                 await self._wait_for_answer(name, "/readyz" if name in SERVERS else "/queue")
 
     async def get(self, name: str, path: str) -> Any:
-        """The response of a process, bypassing the network."""
+        """Return the response of a process, bypassing the network."""
         async with self.http.get(self.addresses[name] + path) as answer:
             answer.raise_for_status()
             return await answer.json()

@@ -1,4 +1,4 @@
-"""The API over fresh databases and object storage, with callers for each role."""
+"""An API over fresh databases and object storage, with a caller for each role."""
 
 import asyncio
 import re
@@ -28,10 +28,10 @@ SECRETS = Secrets(
     fleet={"production": [FLEET_SECRET, "an-older-secret-of-production"], "staging": ["fleet-secret-of-staging"]},
     signing=["a-signing-secret-of-the-tests"],
 )
-# Loops with a shorter interval run as usual: users see their results.
+# Loops with a shorter interval run as usual, because users see their results.
 SOON_SECONDS = 1.0
 PASSWORD = "correct horse battery"
-# By whether the API serves local files.
+# The key is whether the API serves local files.
 _prepared_routes: dict[bool, list[BaseRoute]] = {}
 
 
@@ -51,7 +51,7 @@ class Caller:
         return await self.http.request(method, path, headers=headers, **options)
 
     async def get(self, path: str, **options: Any) -> Any:
-        """The data of a successful response."""
+        """Return the data of a successful response."""
         return data_of(await self.call("GET", path, **options))
 
     async def post(self, path: str, body: Any = None, **options: Any) -> Any:
@@ -67,7 +67,7 @@ def data_of(response: httpx.Response) -> Any:
 
 
 def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
-    """The problem details of a response with this status."""
+    """Return the problem details of a response with this status."""
     assert response.status_code == status, f"{response.status_code} {response.text}"
     assert response.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = response.json()
@@ -78,7 +78,7 @@ def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """`anonymous` is not signed in; the methods create other callers."""
+    """An API and its callers: `anonymous` is not signed in, and the methods create the others."""
 
     context: Context
     clock: Clock
@@ -89,7 +89,7 @@ class Api:
         return self.context.engine
 
     async def user(self, email: str = "ada@example.com", *, is_admin: bool = False, tokens: int = 0) -> Caller:
-        """A user, signed in by an API token."""
+        """Create a user who is signed in by an API token."""
         user = await self.engine.accounts.sign_in.register(email=email, password=PASSWORD, is_admin=is_admin)
         if tokens:
             await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="test")
@@ -97,7 +97,7 @@ class Api:
         return Caller(self.anonymous.http, {"Authorization": f"Bearer {issued.secret}"}, user)
 
     async def effect(self, slug: str = "clip", *, credits_cost: int = 7) -> int:
-        """An effect with a workflow of the same slug, which the fleet `home` runs; returns the effect's id."""
+        """Create an effect and a workflow with this slug, which the fleet `home` runs; return the effect's id."""
         await self.engine.catalogue.workflows.create(
             slug=slug,
             graph=GRAPH,
@@ -111,17 +111,17 @@ class Api:
         return effect.id
 
     async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> Caller:
-        """A registered worker."""
+        """Register a worker."""
         body = {"worker_id": worker_id, "fleet_slug": fleet, **more}
         answer = await self.anonymous.post("/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
         return Caller(self.anonymous.http, {"Authorization": f"Bearer {answer['token']}"})
 
     async def allow_long_prompts(self, slug: str = "clip") -> None:
-        """Raise the limit of an effect's prompt to the highest one."""
+        """Raise the length limit of an effect's prompt to the maximum."""
         await self.engine.catalogue.workflows.change(slug, {"properties": [{**PROMPT, "maximum": 50_000}]})
 
     async def log_lines(self, user: "Caller", job_id: str) -> list[str]:
-        """The log of a user's job, as an administrator reads it."""
+        """Return the log of a user's job as an administrator sees it."""
         assert user.user is not None
         views = self.engine.jobs.views
         page = await views.logs(user.user.tenant_id, job_id, after_id=0, limit=200, is_admin=True)
@@ -135,15 +135,15 @@ class Api:
 
 
 def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
-    """Use the routes of the first application: FastAPI takes 30 ms to prepare them."""
+    """Reuse the routes of the first application, because FastAPI takes 30 ms to prepare routes."""
     routes = app.router.routes
     prepared = _prepared_routes.setdefault(is_local, [*routes])
-    # plain routes such as `/openapi.json` belong to their application
+    # plain routes such as `/openapi.json` are bound to their application
     routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, prepared, strict=True)]
 
 
 async def _run_delayed(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Delay the first run of slow loops: it takes longer than most tests, and new databases need no cleanup."""
+    """Delay the first run of slow loops: their run takes longer than most tests, and new databases need no cleanup."""
     if seconds > SOON_SECONDS:
         await asyncio.sleep(seconds)
     await _every(name, seconds, work)

@@ -1,4 +1,4 @@
-"""Calls of users and workers: upload, submit, run, read events."""
+"""Make API calls of users and workers: upload, submit, run, read events."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ def lease_of(job: Any) -> dict[str, Any]:
 async def complete(
     api: Api, worker: Caller, job: Any, data: bytes | None = None, *, more: Sequence[tuple[str, bytes]] = ()
 ) -> None:
-    """Upload outputs and wait until the shard has the result. `more` are extensions and contents of further outputs."""
+    """Upload outputs and wait until the shard has the result; `more` has extensions and contents of further outputs."""
     data = png("blue") if data is None else data
     sent = await worker.http.put(job["output_url"], content=data, headers=job["output_headers"])
     assert sent.status_code == 200, sent.text
@@ -99,7 +99,7 @@ class StreamEvent:
 
 @dataclass
 class Stream:
-    """An open stream of events. Reads each message as it is sent, which httpx's ASGI transport cannot do."""
+    """An open stream of events that reads each message as it is sent, which httpx's ASGI transport cannot do."""
 
     status: int
     headers: httpx.Headers
@@ -108,12 +108,12 @@ class Stream:
     _rest: str = ""
 
     async def next(self) -> StreamEvent | None:
-        """The next event; `None` when the stream has ended."""
+        """Return the next event, or None when the stream has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self._events.get()
 
     async def until(self, type_: str) -> list[StreamEvent]:
-        """The events up to the first of this type."""
+        """Return the events up to the first of this type."""
         found: list[StreamEvent] = []
         while not found or found[-1].type != type_:
             event = await self.next()
@@ -122,14 +122,14 @@ class Stream:
         return found
 
     async def rest(self) -> list[StreamEvent]:
-        """The events up to the end."""
+        """Return the events up to the end."""
         found = []
         while (event := await self.next()) is not None:
             found.append(event)
         return found
 
     async def comment(self, text: str) -> None:
-        """Wait for a comment, which keeps a quiet stream open."""
+        """Wait for a comment, which the server sends to keep a quiet stream open."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await self._comments.get() != text:
                 pass
@@ -159,7 +159,7 @@ def follow_all(user: Caller, *, last_event_id: str | None = None) -> AbstractAsy
 
 @asynccontextmanager
 async def open_stream(user: Caller, path: str, *, last_event_id: int | str | None = None) -> AsyncIterator[Stream]:
-    """A stream of events; the client disconnects at the end of the block."""
+    """Open a stream of events; the client disconnects at the end of the block."""
     app: Any = cast(httpx.ASGITransport, user.http._transport).app
     headers = {**user.headers, **({} if last_event_id is None else {"Last-Event-ID": str(last_event_id)})}
     scope = {

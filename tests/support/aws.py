@@ -24,7 +24,7 @@ def moto_behind_proxy() -> Iterator[Proxy]:
 
 
 class CachedSession:
-    """Makes one client per service: that takes longer than most tests."""
+    """Keep one client per service, because creating one takes longer than most tests."""
 
     def __init__(self, session: Any) -> None:
         self._make = session.client
@@ -38,7 +38,7 @@ class CachedSession:
 
 @pytest.fixture(scope="session")
 def shared_clients() -> Iterator[None]:
-    """Sessions with the same region and keys share their clients."""
+    """Let sessions with the same region and keys share their clients."""
     make = access.new_session
 
     @cache
@@ -52,7 +52,7 @@ def shared_clients() -> Iterator[None]:
 
 @pytest.fixture
 def proxy(moto_behind_proxy: Proxy, shared_clients: None, monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """An empty account, with test keys and no configuration of the machine in the environment."""
+    """Provide an empty account: the environment has test keys and none of this machine's configuration."""
     moto_behind_proxy.reset()
     for name, value in {
         "AWS_ENDPOINT_URL": moto_behind_proxy.url,

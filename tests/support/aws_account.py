@@ -24,7 +24,7 @@ TYPES = (
 
 
 class Account:
-    """Reads and prepares the account without the code under test."""
+    """Read and prepare the account without the code under test."""
 
     def __init__(self, proxy: Proxy, clients: dict[str, Any]) -> None:
         self.proxy = proxy
@@ -39,7 +39,7 @@ class Account:
         return self._clients[service]
 
     def clear(self) -> None:
-        """Remove the resources of fleets. A full reset of moto takes a second."""
+        """Remove the resources of fleets, because a full reset of moto takes a second."""
         scaling, ec2, ssm, budgets = map(self.client, ("autoscaling", "ec2", "ssm", "budgets"))
         for group in scaling.describe_auto_scaling_groups()["AutoScalingGroups"]:
             scaling.delete_auto_scaling_group(AutoScalingGroupName=group["AutoScalingGroupName"], ForceDelete=True)

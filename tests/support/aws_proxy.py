@@ -32,7 +32,7 @@ OVER_QUOTA = (
     "Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot instance count exceeded. Launching EC2 "
     "instance failed."
 )
-# Missing in moto or in some of its responses.
+# Features that moto or some of its responses lack.
 STORED_SETTINGS = ("DefaultInstanceWarmup", "CapacityRebalance")
 
 Answer = tuple[int, str, bytes]
@@ -70,11 +70,11 @@ class Proxy:
 
     def reset(self) -> None:
         """Reset the proxy, but not moto."""
-        # number of calls by operation
+        # the number of calls by operation
         self.calls: Counter[str] = Counter()
         self.throttled = 0
         self.is_cut_off = False
-        # vCPU quotas by code; others have the default of AWS
+        # vCPU quotas by code; other quotas have AWS's default
         self.quotas: dict[str, float] = {}
         self.default_quota = 0.0
         self._booted: set[str] = set()
@@ -102,7 +102,7 @@ class Proxy:
             self._booted.add(group)
 
     def have_capacity(self, group: str, machines: int, *, why: str | None = NO_CAPACITY) -> None:
-        """Limit the capacity. Without a reason, the group keeps waiting for capacity."""
+        """Limit the capacity; without a reason, the group keeps waiting for capacity."""
         with self._lock:
             self._capacity[group] = (machines, why)
 
@@ -149,7 +149,7 @@ class Proxy:
         group = form["AutoScalingGroupName"]
         for state in (self._desired, self._settings, self._activities):
             state.pop(group, None)
-        # moto would give these to the next group with this name
+        # moto would give these activities to the next group with this name
         for describe, key, delete in (
             ("DescribePolicies", "PolicyName", "DeletePolicy"),
             ("DescribeLifecycleHooks", "LifecycleHookName", "DeleteLifecycleHook"),
@@ -211,7 +211,7 @@ class Proxy:
         return status, kind, ElementTree.tostring(root)
 
     def _put_scaling_policy(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        """Moto does not return the name."""
+        """Add the name that moto does not return."""
         status, kind, content = self._forward(headers, urlencode(form).encode())
         root = ElementTree.fromstring(content)
         result = root.find(_tag("PutScalingPolicyResult"))

@@ -1,4 +1,4 @@
-"""A workflow whose jobs may run on Comfy Cloud if they would wait too long."""
+"""A workflow whose jobs may burst to Comfy Cloud if they would wait too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -22,11 +22,11 @@ from tests.support.world import PATIENCE_SECONDS
 
 __all__ = ["ANY_AREA", "PROMPT_GRAPH", "PageDriver", "open_chromium", "open_page"]
 
-# The headless shell needs half the time of the others.
+# The headless shell takes half the time of the other builds.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = PATIENCE_SECONDS * 1000
 
-# Has a prompt, a seed and a size. Its checkpoint does not exist, so its jobs fail.
+# A graph with a prompt, a seed and a size. Its checkpoint does not exist, so its jobs fail.
 PROMPT_GRAPH: dict[str, Any] = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "broken.safetensors"}},
     "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lake", "clip": ["1", 1]}},
@@ -77,7 +77,7 @@ class PageDriver:
     async def at(cls, page: Page, url: str) -> AsyncIterator["PageDriver"]:
         async with owner_http(url, timeout=PATIENCE_SECONDS) as http:
             found = (await http.get("/api/desk")).json()["data"]
-            # a ComfyUI that the desk starts has no address yet
+            # a ComfyUI that the desk is still starting has no address
             yield cls(page=page, http=http, comfyui=callable_url(next(iter(found["comfyui"]), "")))
 
     @property
@@ -103,7 +103,7 @@ class PageDriver:
         return self.page.get_by_role("group", name="Job", exact=True)
 
     def chip(self, status: str, count: int | None = None) -> Locator:
-        """The filter for a status, with its count."""
+        """Return the filter for a status, with its count."""
         number = r"[\d,]+" if count is None else f"{count:,}"
         return self.page.get_by_role("button", name=re.compile(f"^{status} ?{number}$"))
 
@@ -116,7 +116,7 @@ class PageDriver:
         await expect(self.page.get_by_role("link", name="Queue", exact=True).last).to_be_visible()
 
     async def status_is(self, word: str) -> None:
-        """Expect this status of the open job."""
+        """Expect the open job to have this status."""
         await expect(self.page.locator("main header").get_by_text(word, exact=True)).to_be_visible()
 
     async def do(self, label: str, verb: str) -> None:
@@ -168,7 +168,7 @@ class PageDriver:
         return await self.call("GET", f"/api/ai-jobs/{job_id}")
 
     async def until_running(self, job_id: str) -> None:
-        """Wait for progress: without it the job may only be prefetched."""
+        """Wait for progress, because a job without progress may only be prefetched."""
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
             self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
@@ -210,7 +210,7 @@ class PageDriver:
         return str(created["file"]["id"])
 
     async def submit(self, *labels: str) -> list[str]:
-        """Submit jobs that invert the sample, with these labels; returns their ids."""
+        """Submit jobs with these labels that invert the sample; return their ids."""
         file_id = await self.upload()
         return [(await self.call("POST", "/api/ai-jobs", _job(file_id, label)))["id"] for label in labels]
 
@@ -232,9 +232,9 @@ async def open_chromium() -> AsyncIterator[Browser]:
         pytest.skip(
             f"None of {', '.join(NAMES)} is installed. Install one to test the page: `apt-get install chromium`."
         )
-    # Chromium's sandbox does not work for root
+    # Chromium's sandbox does not work as root
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    # a busy machine is slow, not wrong
+    # a test on a busy machine is slow, not wrong
     expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=found, args=arguments)
@@ -246,7 +246,7 @@ ANY_AREA = re.compile("/(queue|create)")
 
 
 async def until(page: Page, expression: str) -> None:
-    """Wait for a condition in the page. The content security policy forbids Playwright's own wait."""
+    """Wait for a condition in the page, because the content security policy forbids Playwright's own wait."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await page.evaluate(expression):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -254,7 +254,7 @@ async def until(page: Page, expression: str) -> None:
 
 @asynccontextmanager
 async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY_AREA) -> AsyncIterator[PageDriver]:
-    """Open the page and expect it at `lands`. An error in the console fails the test."""
+    """Open the page and expect to arrive at `lands`; an error in the console fails the test."""
     page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
     page.set_default_timeout(PATIENCE_MS)
     await page.add_init_script(_OFTEN)
@@ -268,7 +268,7 @@ async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY
     page.on("console", record_error)
     page.on("pageerror", lambda error: errors.append(str(error)))
     async with PageDriver.at(page, url) as driver:
-        # open the page by its link, as users do
+        # open the page through a sign-in link, as users do
         await page.goto((await driver.call("POST", "/api/desk/links"))["url"])
         await page.wait_for_url(lands)
         yield driver

@@ -21,7 +21,7 @@ from tests.support.api_calls import submit
 from tests.support.commands import CommandResult
 from tests.support.world import SqliteBackend
 
-# The users read the errors of their jobs as on a desk.
+# Users see the errors of their jobs as they would on a desk.
 OWNERS = Hooks(users_are_owners=True)
 
 

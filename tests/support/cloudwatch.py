@@ -1,4 +1,4 @@
-"""CloudWatch as moto serves it, and a reader of the metrics in it."""
+"""CloudWatch, served by moto, and a reader of its metrics."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -10,7 +10,7 @@ from moto.server import ThreadedMotoServer
 
 from comfyrelay.clock import utc_now
 
-# The names in the documentation.
+# The names that the documentation lists.
 METRIC_NAMES = {
     "QueueDepth",
     "BacklogPerInstance",

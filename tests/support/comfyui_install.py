@@ -125,7 +125,7 @@ _OPTIONS = '"--user-directory" "--database-url" "--base-directory"'
 
 
 class FakeInstall:
-    """`is_plain`: only answer health checks, which starts faster."""
+    """A fake installation; with `is_plain`, it only answers health checks and starts faster."""
 
     def __init__(self, folder: Path, *, is_plain: bool = False) -> None:
         self.folder = folder
@@ -139,10 +139,11 @@ class FakeInstall:
         self.behave()
 
     def behave(self, **behaviour: Any) -> None:
-        """Set how later starts behave.
+        """Set the behaviour of later starts.
 
-        `exit` with a code, find `no_driver`, `sleep`, be `mute`, be `stubborn` on SIGTERM, have a `full` disk, start a
-        `child`, use a simulated `gpu`, take `step_seconds` per step, and under `mps` exit with or without CUDA's error.
+        A start can `exit` with a code, find `no_driver`, `sleep`, be `mute`, be `stubborn` on SIGTERM, have a `full`
+        disk, start a `child`, use a simulated `gpu`, take `step_seconds` per step, and under `mps` exit with or without
+        CUDA's error.
         """
         part = self.folder / "behaviour.part"
         part.write_text(json.dumps(behaviour))

@@ -1,4 +1,4 @@
-"""ComfyUI's API of a server on a socket, with workers on simulators that have different models."""
+"""A server on a socket with ComfyUI's API, and workers on simulators that have different models."""
 
 import asyncio
 import json
@@ -114,7 +114,7 @@ class Events:
 @dataclass
 class ComfyuiSite:
     api: Api
-    # of ComfyUI's API
+    # the URL of ComfyUI's API
     url: str
     limits: ConnectionLimits
     simulators: Sequence[Simulator]
@@ -219,7 +219,7 @@ async def _all_known(site: ComfyuiSite, models: Sequence[str]) -> None:
 
 
 def painted(model: str, *, seed: int = 5, steps: int = 2) -> Graph:
-    """A picture that needs a model."""
+    """Return a picture that needs a model."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": model}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat", "clip": ["1", 1]}},

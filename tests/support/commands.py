@@ -28,7 +28,7 @@ class RunningCommand:
     err: asyncio.StreamReader
 
     async def ended(self) -> CommandResult:
-        """Wait for the exit; returns the unread output."""
+        """Wait for the exit; return the unread output."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             out, err, code = await asyncio.gather(self.out.read(), self.err.read(), self.process.wait())
         return CommandResult(code, out.decode(), err.decode())

@@ -29,13 +29,13 @@ def of_kind(path: Path, kind: str) -> list[str]:
 
 
 def words_of(path: Path) -> list[str]:
-    """The default command of the image."""
+    """Return the default command of the image."""
     [entry], [command] = of_kind(path, "ENTRYPOINT"), of_kind(path, "CMD")
     return [*json.loads(entry), *json.loads(command)]
 
 
 def environment_of(path: Path) -> dict[str, str]:
-    """The variables of the last stage."""
+    """Return the variables of the last stage."""
     return dict(variable.split("=", maxsplit=1) for variable in shlex.split(of_kind(path, "ENV")[-1]))
 
 

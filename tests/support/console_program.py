@@ -1,4 +1,4 @@
-"""A program with a worker's console. It runs the given code between open and close, and exits only on request.
+"""A program that has a worker's console. It runs the given code between open and close, and exits only on request.
 
 It imports little, because every test starts a new process.
 """

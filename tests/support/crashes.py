@@ -24,7 +24,7 @@ class CrashPoint:
 
 
 def crash_at(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> CrashPoint:
-    """Crash at this boundary of the n-th such step. Nothing commits until the world is restarted."""
+    """Crash at this boundary of the n-th such step; after that, nothing commits until the world is restarted."""
     point = CrashPoint()
     passed = 0
 
@@ -41,7 +41,7 @@ def crash_at(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> Cr
 
 
 async def interrupt(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
-    """Crash before this step commits, and restart."""
+    """Crash before this step commits, then restart."""
     crash_at(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
         await act()
@@ -50,7 +50,7 @@ async def interrupt(world: World, step: TransactionStep, act: Callable[[], Await
 
 
 async def interrupt_delivery(world: World, act: Callable[[], Awaitable[object]]) -> None:
-    """Crash after the update is stored and before it is delivered."""
+    """Crash after the update is stored and before it is delivered, then restart."""
     await interrupt(world, TransactionStep.DELIVER_APPLY, act)
 
 

@@ -1,4 +1,4 @@
-"""The daily loop of a creator as one walk through the pages of a desk, with any ComfyUI."""
+"""Walk through the pages of a desk as a creator does every day, with any ComfyUI."""
 
 import asyncio
 import io
@@ -31,7 +31,7 @@ __all__ = ["JourneyDesk", "walk_daily_loop"]
 
 NAME = "Lake upscale"
 FILES_PER_JOB = 5
-# Large pictures take long enough to be interrupted.
+# Large pictures take long enough that their job can be interrupted.
 WIDTHS = (1000, 1100, 1200)
 HEIGHTS = (700, 800)
 PHONE = ViewportSize(width=390, height=844)
@@ -41,11 +41,11 @@ _IS_LOADED = """[...document.querySelectorAll("[role=dialog] img")].every((media
 
 
 class JourneyDesk:
-    """A new desk as a process, which the walk kills and starts again at the same address."""
+    """A new desk in a process that the walk kills and starts again at the same address."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.data_dir = folder / "data"
-        # so that a phone may open it
+        # so that a phone may open the page
         set_password(self.data_dir, PASSWORD)
         environment = {
             "COMFYRELAY_HOST": "0.0.0.0",
@@ -65,13 +65,13 @@ class JourneyDesk:
                 try:
                     await client.desk()
                 except ControlPlaneUnreachable:
-                    # no signal shows when a port opens
+                    # there is no signal for an opened port
                     await asyncio.sleep(0.05)
                 else:
                     return
 
     async def kill(self) -> None:
-        """Kill the desk and all processes that it started, which have no chance to clean up."""
+        """Kill the desk and all processes that it started, so none can clean up."""
         for pid in [*descendants(self._service.process.pid), self._service.process.pid]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -79,7 +79,7 @@ class JourneyDesk:
 
 
 def lake_workflow() -> dict[str, Any]:
-    """A file of the editor: a scaled picture, saved four times, and once inverted."""
+    """Return an editor file that saves a scaled picture four times and once inverted."""
     nodes = [
         node(1, "LoadImage", [], [("IMAGE", "IMAGE"), ("MASK", "MASK")], ["lake.png", "image"], pos=[40, 80]),
         node(2, "ImageScale", [("image", "IMAGE", 1)], values=["lanczos", 512, 384, "disabled"], pos=[340, 80]),
@@ -93,7 +93,7 @@ def lake_workflow() -> dict[str, Any]:
 
 
 def lake_picture() -> bytes:
-    """A picture with many colours, whose left and right differ."""
+    """Return a picture with many colours whose left and right halves differ."""
     channels = [Image.linear_gradient("L").rotate(angle) for angle in (0, 90, 180)]
     buffer = io.BytesIO()
     Image.merge("RGB", channels).resize((320, 240)).save(buffer, "PNG")
@@ -101,7 +101,7 @@ def lake_picture() -> bytes:
 
 
 async def walk_daily_loop(desk: JourneyDesk, chromium: Browser) -> None:
-    """Walk the loop on a new desk. One page stays open all the time, also while the desk is down."""
+    """Walk the loop on a new desk; one page stays open throughout, even while the desk is down."""
     try:
         await desk.start()
         async with open_page(chromium, desk.url) as driver:
@@ -155,7 +155,7 @@ class _DailyLoop:
         await expect(self.field("Width")).to_have_value("512")
 
     async def run_twice_and_look(self) -> None:
-        """Run with two widths; every file appears next to the form with its values, the newest first."""
+        """Run with two widths; every file appears next to the form with its values, newest first."""
         await self.driver.drop(("lake.png", "image/png", lake_picture()))
         await expect(self.form.get_by_role("button", name="Remove lake.png")).to_be_attached()
         for count, width in enumerate((320, 480), 1):
@@ -170,7 +170,7 @@ class _DailyLoop:
         assert await colors(self.cards.first) > 16
 
     async def star_compare_and_recall(self) -> None:
-        """Work with the keyboard alone."""
+        """Work with only the keyboard."""
         keyboard = self.page.keyboard
         await keyboard.press("Escape")
         await expect(self.cards.first.locator("[data-open]")).to_be_focused()
@@ -199,7 +199,7 @@ class _DailyLoop:
         await expect(self.form.get_by_role("button", name=re.compile(r"^Remove lake-.*-5\.png"))).to_be_attached()
 
     async def sweep_through_a_kill(self) -> str:
-        """Add a sweep, and kill everything after its first job; each job ends once. Returns the batch."""
+        """Add a sweep and kill everything after its first job; check that each job ends once. Return the batch id."""
         await self.page.goto("/create")
         await self.form.get_by_role("button", name="Start over").click()
         await self.driver.drop(("lake.png", "image/png", lake_picture()))
@@ -208,7 +208,7 @@ class _DailyLoop:
             await self.field(name).fill(", ".join(map(str, values)))
         total = len(WIDTHS) * len(HEIGHTS)
         await expect(self.driver.plan).to_contain_text(f"Width (3) × Height (2) = {total} jobs")
-        # nothing runs before the page of the queue is open
+        # let nothing run before the queue page is open
         await self.driver.call("POST", "/api/queue/pause", {})
         await self.driver.plan.get_by_role("button", name=f"Add {total} jobs").click()
         await self.batch_when(lambda _found: True)
@@ -221,19 +221,19 @@ class _DailyLoop:
         await self.desk.kill()
         await expect(self.page.get_by_text("Connection lost. Reconnecting…")).to_be_visible()
         await self.desk.start()
-        # the page stays signed in; programs of the owner get a new secret
+        # the page remains signed in; programs of the owner get a new secret
         self.driver.http.headers.update(owner_http(self.desk.url).headers)
         await expect(row).to_have_attribute("data-status", "completed")
         jobs = (await self.driver.call("GET", f"/api/ai-jobs?batch_id={batch['id']}&limit=200"))["items"]
         assert [job["status"] for job in jobs] == ["completed"] * total
         found = await self.outputs(f"&batch={batch['id']}")
         assert len({(output["item_no"], output["number"]) for output in found}) == len(found) == total * FILES_PER_JOB
-        # what was made before is there too
+        # earlier outputs are still there
         assert len(await self.outputs()) == (total + 2) * FILES_PER_JOB
         return str(batch["id"])
 
     async def batch_when(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait for a state of the only batch, which the page shows later."""
+        """Wait until the only batch is in a state; the page shows the state later."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 found: list[dict[str, Any]] = (await self.driver.call("GET", "/api/batches"))["items"]
@@ -242,7 +242,7 @@ class _DailyLoop:
                 await asyncio.sleep(0.02)
 
     async def look_at_grid(self, batch: str) -> None:
-        """Show the sweep as a labelled grid, and save it as one picture."""
+        """Show the sweep as a labelled grid and save the grid as one picture."""
         await self.page.goto(f"/gallery?batch={batch}")
         await self.page.get_by_role("button", name="Grid", exact=True).click()
         table = self.page.get_by_role("table", name="Grid of the batch")
@@ -257,7 +257,7 @@ class _DailyLoop:
             assert len(picture.convert("RGB").getcolors(2**24) or ()) > 50
 
     async def open_embedded_workflow(self, batch: str) -> None:
-        """Download an output, and drop it: its workflow opens with the values of its run, as its author laid it out."""
+        """Download an output and drop it: its workflow opens with the original layout and the values of its run."""
         outputs = await self.outputs(f"&batch={batch}")
         first = next(output for output in outputs if (output["item_no"], output["number"]) == (0, 1))
         content = (await self.driver.http.get(first["url"])).raise_for_status().content
@@ -299,7 +299,7 @@ class _DailyLoop:
         assert saved == {"desk": {"output_names": "{label}_{number}"}}
 
     async def pause_and_resume(self) -> None:
-        """A paused queue holds a new job, says so, and runs it when it is resumed."""
+        """Check that a paused queue shows and holds a new job, and runs it after a resume."""
         await self.page.goto("/queue")
         await self.page.get_by_role("button", name="Pause after current jobs").click()
         notice = self.page.get_by_text("The queue is paused. It holds no jobs yet.")
@@ -307,7 +307,7 @@ class _DailyLoop:
         await self.page.get_by_role("link", name="Create").first.click()
         listed = self.page.get_by_role("navigation", name="Workflows").get_by_role("link")
         await listed.filter(has_text=re.compile(f"^{NAME}image")).click()
-        # the heights are still swept
+        # the form still sweeps the heights
         await self.field("Width").fill("640")
         await self.page.keyboard.press("Control+Enter")
         await expect(self.page.get_by_text("The queue is paused. It holds 2 jobs.").first).to_be_visible()
@@ -351,6 +351,6 @@ async def box(element: Locator) -> FloatRect:
 
 
 async def colors(element: Locator) -> int:
-    """The number of colours on the screen where the element is."""
+    """Return the number of colours on the screen at the position of an element."""
     with Image.open(io.BytesIO(await element.screenshot())) as picture:
         return len(picture.convert("RGB").getcolors(picture.width * picture.height) or [])

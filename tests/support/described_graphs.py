@@ -13,7 +13,7 @@ def property_of(described: DescribedWorkflow, key: str) -> dict[str, Any]:
 
 
 def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
-    """The inputs that a property sets."""
+    """Return the node inputs that a property sets."""
     placeholder = property_of(described, key)["placeholder"]
     return {
         (node_id, name)
@@ -24,7 +24,7 @@ def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
 
 
 def filled_graph(described: DescribedWorkflow, files: Mapping[str, str] | None = None) -> Graph:
-    """The graph as a worker runs it, with the defaults and these files."""
+    """Return the graph as a worker runs it, with the default values and these files."""
     values = {
         property_["placeholder"]: (files or {})[property_["key"]]
         if property_["type"] in ASSET_TYPES
@@ -35,7 +35,7 @@ def filled_graph(described: DescribedWorkflow, files: Mapping[str, str] | None =
 
 
 def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
-    """The files that the graph itself names."""
+    """Return the files that the graph itself names."""
     return {
         property_["key"]: graph[node_id]["inputs"][name]
         for property_ in described.properties
@@ -45,7 +45,7 @@ def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
 
 
 def request_body(described: DescribedWorkflow) -> dict[str, Any]:
-    """The body for the user API."""
+    """Return the request body for the user API."""
     return {
         "graph": described.graph,
         "properties": described.properties,

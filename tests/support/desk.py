@@ -1,4 +1,4 @@
-"""A desk with the simulator in the event loop of the test, and its client."""
+"""Run a desk with the simulator in the event loop of the test, and provide a client."""
 
 import asyncio
 import atexit
@@ -30,7 +30,7 @@ from comfyrelay.worker.comfyui import servers
 from tests.support.server_processes import free_port
 from tests.support.world import PATIENCE_SECONDS
 
-# The workers of all desks. A desk starts its simulator later.
+# The workers of all desks: a desk starts its simulator later.
 _workers: list[DeskWorkers] = []
 
 
@@ -68,7 +68,7 @@ def make_desk(folder: Path, *, is_new: bool = False, **desk: object) -> Desk:
     if not is_new:
         copy_initial_data(folder)
     if "comfyui_url" not in desk:
-        # without a ComfyUI, run on the simulator
+        # without a ComfyUI, run jobs on the simulator
         desk = {"simulator": True, **desk}
     # do not wait for a ComfyUI that failed
     settings = Settings(data_dir=folder, port=free_port(), block_cooldown_seconds=0.2)
@@ -82,7 +82,7 @@ async def open_desk(desk: Desk) -> AsyncIterator[OpenDesk]:
 
 
 def copy_initial_data(folder: Path) -> None:
-    """Copy the data of a first start, which takes half the time of a start."""
+    """Copy the data of an earlier first start, which takes half the time of a start."""
     if not (folder / ".furnished").exists():
         shutil.copytree(_initial_data(), folder, dirs_exist_ok=True)
 
@@ -109,7 +109,7 @@ def _initial_data() -> Path:
 
 @pytest.fixture
 def fast_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for an unreachable ComfyUI several times a second."""
+    """Let desks retry an unreachable ComfyUI several times per second."""
     timings = MemberTimings(health_interval_seconds=10.0, first_backoff_seconds=0.1, last_backoff_seconds=0.2)
     monkeypatch.setattr(servers, "MemberTimings", lambda **_options: timings)
 

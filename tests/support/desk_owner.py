@@ -8,7 +8,7 @@ from comfyrelay.system.owner_secret import pass_for
 
 
 def owner_http(url: str, **options: Any) -> httpx.AsyncClient:
-    """An HTTP client with the secret of the owner."""
+    """Return an HTTP client with the secret of the owner."""
     found = pass_for(url)
     assert found is not None, f"No desk of ours runs at {url}."
     headers = {"Authorization": f"Bearer {found.secret}"}

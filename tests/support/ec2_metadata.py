@@ -27,9 +27,10 @@ LIFECYCLE = "autoscaling/target-lifecycle-state"
 
 
 class Metadata:
-    """`clock_seconds` is how far its clock is ahead, and `token_seconds` overrides the token lifetime that it reports.
+    """The simulated service; its clock is `clock_seconds` ahead, and `token_seconds` overrides the reported token
+    lifetime.
 
-    Tokens are valid until `expire_tokens`. While it `refuses`, every connection is cut.
+    Tokens are valid until `expire_tokens` is called. While `refuses` is set, every connection is cut.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Metadata:
         return datetime.now(UTC) + timedelta(seconds=self.clock_seconds)
 
     def interrupt(self, *, seconds: float = 120.0, action: str = "terminate") -> None:
-        """Announce a Spot interruption in `seconds`, by the clock of this server."""
+        """Announce a Spot interruption in `seconds` by the clock of this server."""
         self.arm(SPOT, {"action": action, "time": _stamp(self.now() + timedelta(seconds=seconds))})
 
     def recommend_rebalance(self) -> None:
@@ -104,7 +105,7 @@ class Metadata:
         self._tokens.clear()
 
     async def until_asked(self, path: str, times: int = 1) -> None:
-        """Wait until a path was requested `times` more times."""
+        """Wait until a path has been requested `times` more times."""
         goal = self.asked[path] + times
         await self.until(lambda: self.asked[path] >= goal)
 

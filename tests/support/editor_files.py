@@ -98,7 +98,7 @@ def node(
     values: Any = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """A node; an input is its name, type and link, and optionally the widget that it replaces."""
+    """Return a node; an input is a name, type and link, and optionally the widget that it replaces."""
     return {
         "id": node_id,
         "type": class_type,
@@ -127,7 +127,7 @@ def save(node_id: int, link: int | None, **more: Any) -> dict[str, Any]:
 
 
 def workflow(nodes: Sequence[Any], links: Sequence[Sequence[Any]] = (), **more: Any) -> dict[str, Any]:
-    """A workflow of format 0.4; a link is id, origin, slot, target, slot."""
+    """Return a workflow of format 0.4; a link is id, origin, slot, target, slot."""
     return {"nodes": list(nodes), "links": [[*link, "*"] for link in links], "version": 0.4} | more
 
 

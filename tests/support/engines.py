@@ -24,7 +24,7 @@ from comfyrelay.store.database import BUSY_TIMEOUT_SECONDS, DRIVERS
 
 DRIVER = "tests"
 RETRY_SECONDS = 0.001
-# By dialect and statement.
+# The keys are dialects and statements.
 _compiled: dict[Any, Any] = {}
 
 
@@ -46,7 +46,7 @@ class SharedPostgres(PGDialect_asyncpg):
 
 class Cursor(sqlite3.Cursor):
     async def _async_soft_close(self) -> None:
-        """SQLAlchemy awaits this on the cursor of an asynchronous driver. This one has nothing to release."""
+        """Do nothing: SQLAlchemy awaits this on cursors of asynchronous drivers, and there is nothing to release."""
 
 
 class Connection(sqlite3.Connection):
@@ -55,7 +55,7 @@ class Connection(sqlite3.Connection):
 
 
 class InlineSqlite(SQLiteDialect_pysqlite):
-    """Runs each statement at once and yields to the event loop before it returns."""
+    """Run each statement at once, and yield to the event loop before returning."""
 
     supports_statement_cache = True
     is_async = True
@@ -71,7 +71,7 @@ class InlineSqlite(SQLiteDialect_pysqlite):
         engine.update_execution_options(compiled_cache=_compiled)
 
     def connect(self, *args: Any, **options: Any) -> Any:
-        # SQLite must not wait for a lock: its holder may need this event loop to release it.
+        # SQLite must not wait for a lock, because its holder may need this event loop to release the lock.
         return sqlite3.connect(*args, **{**options, "timeout": 0, "factory": Connection})
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
@@ -96,7 +96,7 @@ def _run(call: Callable[[], object]) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
-            # a crashed engine may still hold a transaction in a connection that waits for the garbage collector
+            # a crashed engine may still hold a transaction in a connection that is not yet garbage-collected
             gc.collect()
         await_only(asyncio.sleep(RETRY_SECONDS))
     await_only(asyncio.sleep(0))
@@ -108,6 +108,6 @@ registry.register(f"postgresql.{DRIVER}", __name__, SharedPostgres.__name__)
 
 @contextmanager
 def cheap_engines() -> Iterator[None]:
-    """Use these drivers in this process."""
+    """Use the cheap drivers in this process."""
     with patch.dict(DRIVERS, sqlite=DRIVER, postgresql=DRIVER):
         yield

@@ -18,12 +18,12 @@ VARIABLES = frozenset(
         *(f"{model.model_config['env_prefix']}{name}".upper() for model in _MODELS for name in model.model_fields),
     }
 )
-# read by boto3, PostgreSQL, Python and pip
+# variables that boto3, PostgreSQL, Python and pip read
 OTHERS = re.compile(r"(AWS|PG|POSTGRES|PYTHON|PIP|S3)_?[A-Z0-9_]*|PATH|HOME")
 
 
 def parse(words: Sequence[str]) -> str:
-    """Parse the arguments of `comfyrelay`; fails as the command would."""
+    """Parse the arguments of `comfyrelay`, and fail as the command would."""
     command: Any = typer.main.get_command(app)
     left, name = list(words), "comfyrelay"
     while left and not left[0].startswith("-") and left[0] in getattr(command, "commands", {}):

@@ -20,7 +20,7 @@ from comfyrelay.configuration import ENV_PREFIX
 from tests.support.paths import ROOT
 
 NAME = "comfyrelay"
-# Not inherited from the environment of the tests.
+# Variables that are not inherited from the environment of the tests.
 _OWN = (ENV_PREFIX, "AWS_", "PYTHON")
 
 
@@ -34,7 +34,7 @@ class Wheel:
         self._requirements = found.get_all("Requires-Dist", [])
 
     def direct(self, extra: str) -> set[str]:
-        """Direct requirements of an extra, including the extras of this package that it names."""
+        """Return the direct requirements of an extra, including extras of this package that it names."""
         found = set()
         for need in map(Requirement, self._requirements):
             if need.marker is not None and need.marker.evaluate({"extra": extra}):
@@ -42,7 +42,7 @@ class Wheel:
         return found
 
     def needs(self, extras: Iterable[str] = ()) -> dict[str, Distribution]:
-        """All packages that these extras install, by name."""
+        """Return all packages that these extras install, by name."""
         needed: dict[str, Distribution] = {}
         done: set[tuple[str, str]] = set()
         pending = [(NAME, extra) for extra in ("", *extras)]
@@ -91,7 +91,7 @@ class Environment:
         for need in wheel.needs(extras).values():
             _link(need, packages)
         self._pip("install", "--no-index", "--no-deps", str(wheel.path))
-        # all requirements are installed in the right version
+        # check that all requirements are installed in the right version
         self._pip("check")
 
     def environ(self, **more: str) -> dict[str, str]:
@@ -121,7 +121,7 @@ class Environment:
 
 def _link(installed: Distribution, packages: Path) -> None:
     for file in installed.files or []:
-        # skip scripts, which have other paths
+        # skip scripts, which are outside the packages folder
         if ".." not in file.parts:
             place = packages / file
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -47,9 +47,9 @@ LATE = (
     "uvicorn.protocols.http.httptools_impl",
 )
 _NUMBER = struct.Struct("i")
-# By module and name.
+# The values of module constants, by module and name.
 Constants = Mapping[tuple[ModuleType, str], float | Sequence[float]]
-# Environment variable of a child: by how many seconds its clock is wrong.
+# The environment variable with the seconds by which a child's clock is wrong.
 SKEW_VARIABLE = "TESTS_CLOCK_SKEW_SECONDS"
 
 
@@ -66,7 +66,7 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            # it may have exited before its monitor reported it
+            # the process may have exited without its monitor having reported this yet
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -101,7 +101,7 @@ class ForkServer:
         return ForkedProcess(await _number(ours), ours)
 
     def close(self) -> None:
-        """Running children continue."""
+        """Stop the fork server; running children continue."""
         self._control.close()
         self._process.wait()
 
@@ -140,9 +140,9 @@ async def start(
     err: int | None = None,
     constants: Constants = MappingProxyType({}),
 ) -> ForkedProcess | asyncio.subprocess.Process:
-    """Run `comfyrelay` with these arguments in a separate process. Without `err`, its errors go to `out`.
+    """Run `comfyrelay` with these arguments in a separate process; without `err`, its errors go to `out`.
 
-    A forked process gets these module constants, such as shorter intervals."""
+    In a forked process, these module constants are replaced, for example by shorter intervals."""
     err = out if err is None else err
     if not _Forking.allowed:
         arguments = (sys.executable, "-m", "comfyrelay", *command)
@@ -153,7 +153,7 @@ async def start(
     return await _Forking.server.fork(command, env=env, out=out, err=err, constants=constants)
 
 
-# The fork server.
+# The fork server
 
 
 def _import_everything() -> None:
@@ -170,7 +170,7 @@ def _import_everything() -> None:
 
 
 def _fork_on_demand(control: socket.socket) -> list[str] | None:
-    """Returns the command in each child, and None in the server when its socket closes."""
+    """Fork for each request: return its command in the child, and None in the server when its socket closes."""
     while True:
         request, files, _flags, _sender = socket.recv_fds(control, 1 << 20, 3)
         if not request:
@@ -208,7 +208,7 @@ def _start_child(request: bytes, out: int, err: int, monitor_file: int) -> list[
         _skew(skew_seconds)
     if kill_point := os.environ.pop(kill_points.VARIABLE, None):
         kill_points.install(kill_point)
-    # otherwise all children draw the same random numbers
+    # otherwise all children would draw the same random numbers
     random.seed()
     _reset_process_state()
     return ["comfyrelay", *command]
@@ -249,7 +249,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, _reap_monitors)
-    # Ctrl-C is for pytest and for the forked commands
+    # Ctrl-C is meant for pytest and the forked commands
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     command = _fork_on_demand(control)
     if command is not None:

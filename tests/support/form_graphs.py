@@ -27,7 +27,7 @@ TEXT = ["STRING", {"multiline": True}]
 SIDES: dict[str, Any] = {"positive": ["CONDITIONING"], "negative": ["CONDITIONING"]}
 PAIR = ("positive", "negative", "latent")
 
-# Node definitions of common node packs, as far as these graphs need them.
+# The part of the node definitions of common node packs that these graphs need.
 OBJECT_INFO: dict[str, Any] = {
     "UNETLoader": definition("Load Diffusion Model", unet_name=[["wan2.2_t2v_high_noise.safetensors"]]),
     "EmptyHunyuanLatentVideo": definition(width=whole(16, step=16), height=whole(16, step=16), length=whole(1, step=4)),
@@ -87,7 +87,7 @@ SDXL: Graph = {
     "9": node("SaveImage", "Save Image", filename_prefix="ComfyUI", images=["8", 0]),
 }  # fmt: skip
 
-# Two samplers, the second adds no noise. Node 97 comes after the nodes that use it.
+# Two samplers; the second adds no noise. Node 97 comes after the nodes that use it.
 WAN: Graph = {
     "84": node("CLIPLoader", "Load CLIP", clip_name="umt5.safetensors", type="wan"),
     "85": node(
@@ -116,7 +116,7 @@ WAN: Graph = {
     ),
 }  # fmt: skip
 
-# Wan 2.2: a model for high noise and one for low noise, each with its sampler.
+# Wan 2.2: a model for high noise and one for low noise, each with its own sampler.
 WAN_22: Graph = {
     "37": node("UNETLoader", "Load Diffusion Model", unet_name="wan2.2_t2v_high_noise.safetensors"),
     "56": node("UNETLoader", "Load Diffusion Model", unet_name="wan2.2_t2v_low_noise.safetensors"),
@@ -181,7 +181,7 @@ LTX: Graph = {
     "41": node("SaveAnimatedWEBP", filename_prefix="ltx", fps=24, lossless=False, quality=90, images=["8", 0]),
 }  # fmt: skip
 
-# The wrapper's own sampler: both prompts in one node, and frames put together by another pack.
+# The wrapper has its own sampler, takes both prompts in one node, and another pack combines the frames.
 WAN_WRAPPER: Graph = {
     "11": node("LoadWanVideoT5TextEncoder", model_name="umt5.safetensors", precision="bf16"),
     "16": node("WanVideoTextEncode", positive_prompt="a dog runs", negative_prompt="static", t5=["11", 0]),

@@ -12,5 +12,5 @@ is_enabled = False
 
 
 def full_only(*values: T) -> tuple[T, ...]:
-    """These parameters with `--full`, else none."""
+    """Return these parameters with `--full`, otherwise none."""
     return values if is_enabled else ()

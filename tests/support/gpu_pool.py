@@ -15,7 +15,7 @@ SMALL, LARGE = "small.safetensors", "large.safetensors"
 
 
 def picture(seed: int, *, model: str = SMALL, side: int = 64) -> Graph:
-    """Sampling costs the memory per pixel that the GPU defines."""
+    """Return a graph that samples, which takes the memory per pixel that the GPU defines."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": model}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lighthouse", "clip": ["1", 1]}},
@@ -37,7 +37,7 @@ def picture(seed: int, *, model: str = SMALL, side: int = 64) -> Graph:
 async def shared_gpu(
     folder: Path, count: int, *, ahead_seconds: float = 0.0, **gpu: Any
 ) -> AsyncIterator[tuple[WorkflowPool, list[Simulator], SimulatedGpuOptions]]:
-    """A pool of simulators on one GPU of 24 GiB, on which a model takes 9 GiB."""
+    """Open a pool of simulators on one GPU of 24 GiB, on which a model takes 9 GiB."""
     fields = {"memory_bytes": 24 * GIB, "context_bytes": 0, "model_bytes": 9 * GIB, "pixel_bytes": 0, **gpu}
     options = SimulatedGpuOptions(folder=folder / "gpu", **fields)
     async with AsyncExitStack() as stack:
@@ -59,7 +59,7 @@ async def shared_gpu(
 async def gpus(
     folder: Path, *sizes: int, per_gpu: int = 1, cooldown_seconds: float = 0.0
 ) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
-    """A pool with this many simulators on each of these GPUs, on which a model takes 9 GiB."""
+    """Open a pool with this many simulators on each of these GPUs, on which a model takes 9 GiB."""
     async with AsyncExitStack() as stack:
         failover = SmartFailover(cooldown_seconds=cooldown_seconds)
         simulators = []
@@ -83,13 +83,13 @@ async def gpus(
 
 
 def gpu_options(folder: Path, **more: Any) -> SimulatedGpuOptions:
-    """A GPU of 8 GiB, on which a model takes 5 GiB."""
+    """Return options for a GPU of 8 GiB, on which a model takes 5 GiB."""
     fields = {"memory_bytes": 8 * GIB, "context_bytes": 0, "model_bytes": 5 * GIB, "pixel_bytes": 0, **more}
     return SimulatedGpuOptions(folder=folder / "gpu", **fields)
 
 
 def open_gpu(options: SimulatedGpuOptions) -> SimulatedGpu:
-    """Use the GPU like another process."""
+    """Use the GPU as another process would."""
     gpu = SimulatedGpu(options)
     gpu.open()
     return gpu

@@ -1,4 +1,4 @@
-"""A simulated GPU for the rules of GPU sharing: processes start, load models and slow each other down."""
+"""A simulated GPU to test GPU sharing: processes start, load models and slow each other down."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,43 +19,44 @@ from comfyrelay.domain.queue.memory import GIB
 
 @dataclass
 class World:
-    """A GPU on which a job runs for `seconds(n)` among `n` jobs and needs `copy_bytes`."""
+    """A GPU on which a job takes `seconds(n)` if `n` jobs run, and each process needs `copy_bytes`."""
 
     seconds: Callable[[int], float]
     memory_bytes: int = 80 * GIB
     copy_bytes: int = 4 * GIB
     limits: PackingLimits = field(default_factory=PackingLimits)
-    # The workflows in turn, and how much longer than the first each takes.
+    # The workflows, which take turns, and the factor by which each takes longer than the first.
     mix: Sequence[tuple[str, float]] = (("w", 1.0),)
     waiting: int = 1000
     cores: float = 16
     # The number of looks until a process has started, and the seconds in which its first job loads the models.
     start_looks: int = 0
     load_seconds: float = 0.0
-    # How much the length of jobs varies.
+    # The variation of job durations.
     noise: float = 0.0
     random: Random = field(default_factory=lambda: Random(1))
-    # Whether the next job of a process already waits in its queue, so that it also runs after a pause.
+    # Whether the next job of a process already waits in its queue, so that it still runs after a pause.
     is_ahead: bool = False
     now: float = 0.0
     packing: Packing = field(default_factory=Packing)
-    # By process, the finished part of its job; None while it has no job.
+    # The finished part of the job of each process; None while it has no job.
     processes: dict[str, float | None] = field(default_factory=lambda: {"p1": None})
     active: int = 1
     started: int = 1
-    # Starting processes with their remaining looks; restarting ones; why the next one does not start.
+    # Starting processes with their remaining looks, restarting processes, and the reason why the next one fails to
+    # start.
     starting: dict[str, int] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     failure: str | None = None
     begun: int = 0
     jobs: dict[str, tuple[str, float]] = field(default_factory=dict)
-    # Workflows that each process has loaded, the remaining seconds of loading processes, processes with a queued job,
-    # and when jobs were completed.
+    # The workflows that each process has loaded, the remaining seconds of loading processes, the processes with a
+    # queued job, and the times at which jobs were completed.
     loaded: set[tuple[str, str]] = field(default_factory=set)
     loading: dict[str, float] = field(default_factory=dict)
     queued: set[str] = field(default_factory=set)
     completed_at: list[float] = field(default_factory=list)
-    # At each look: the time, and the jobs that were done until then, including parts of running ones.
+    # For each look, the time and the number of jobs done by then, including parts of running jobs.
     work: list[tuple[float, float]] = field(default_factory=list)
     decisions: list[PackingDecision] = field(default_factory=list)
 
@@ -76,7 +77,7 @@ class World:
             workflows=frozenset(name for name, _ in self.mix) if self.waiting else frozenset(),
             memory_bytes=self.memory_bytes,
             free_bytes=self.memory_bytes - len(self.processes) * self.copy_bytes,
-            # Known after the first job.
+            # The memory of a copy is known after the first job.
             copy_bytes=self.copy_bytes if self.completed_at or not self.load_seconds else None,
             spare_cores=self.cores - len(self.processes) - len(self.starting),
             completed=done,
@@ -101,13 +102,13 @@ class World:
         return decision
 
     def lose(self, name: str) -> None:
-        """A process crashes and restarts."""
+        """Crash a process, which then restarts."""
         if name in self.processes:
             del self.processes[name]
             self.away.add(name)
 
     def find(self) -> None:
-        """All crashed processes are back."""
+        """Bring back all crashed processes."""
         found = {**self.processes, **dict.fromkeys(self.away)}
         self.processes = dict(sorted(found.items(), key=lambda item: int(item[0][1:])))
         self.away = set()
@@ -164,7 +165,7 @@ class World:
         return len(self.processes)
 
     def run_until(self, words: str, *, looks: int = 600) -> None:
-        """Run until a reason contains these words."""
+        """Look until the reason of a decision contains these words."""
         for _ in range(looks):
             if words in self.look().reason:
                 return

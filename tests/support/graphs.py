@@ -8,7 +8,7 @@ MP4 = (RECORDINGS / "clip.mp4").read_bytes()
 
 
 def invert(color: int = 7, *, prefix: str = "ComfyUI") -> Graph:
-    """Makes an image of one colour, inverts and saves it. Another colour is another result of the same workflow."""
+    """Return a graph that inverts and saves a plain image; another colour gives another result of the same workflow."""
     return {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": color}},
         "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
@@ -17,7 +17,7 @@ def invert(color: int = 7, *, prefix: str = "ComfyUI") -> Graph:
 
 
 def five_images() -> Graph:
-    """Saves a batch of four images (node 3), and one image more (node 5)."""
+    """Return a graph that saves a batch of four images (node 3) and one more image (node 5)."""
     graph = invert()
     graph["1"]["inputs"]["batch_size"] = 4
     graph["4"] = {"class_type": "EmptyImage", "inputs": {"width": 32, "height": 16, "batch_size": 1, "color": 255}}
@@ -30,7 +30,7 @@ def invert_file(name: str = "none.png") -> Graph:
 
 
 def clip(width: int = 32, *, frames: int = 4) -> Graph:
-    """An image as an mp4 (node 5) and a webm (node 6)."""
+    """Return a graph that saves an image as an mp4 (node 5) and a webm (node 6)."""
     return {
         "1": {"class_type": "EmptyImage", "inputs": {"width": width, "height": 32, "batch_size": frames, "color": 255}},
         "4": {"class_type": "CreateVideo", "inputs": {"images": ["1", 0], "fps": 8.0}},

@@ -29,7 +29,7 @@ from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import tables as tenant
 from tests.support.world import World
 
-# A lease with one of these outcomes does not count as an attempt.
+# Leases with one of these outcomes do not count as attempts.
 UNPENALISED = frozenset({Outcome.REQUEUED, Outcome.DEFERRED})
 SETTLEMENTS = frozenset({TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND})
 
@@ -121,7 +121,7 @@ class Facts:
     wallets: Mapping[str, int] = field(default_factory=dict)
     entries: Sequence[JobUpdate] = ()
     submitted: Sequence[str] = ()
-    # What each worker may run: its stage, and the workflows it is assigned.
+    # The jobs that each worker may run: its stage and its assigned workflows.
     entitled: Mapping[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
 
     def dispatch_of(self) -> dict[str, DispatchFact]:
@@ -168,7 +168,7 @@ Rule = Callable[[Facts], Iterable[str]]
 Change = Callable[[Facts, EarlierFacts], Iterable[str]]
 
 
-# Queue 2: a lease exists exactly when the dispatch is leased, one at most; the epoch only grows.
+# Queue 2: a dispatch has exactly one lease while it is leased, otherwise none; its epoch only grows.
 
 
 def leased_means_one_lease(facts: Facts) -> Iterable[str]:
@@ -229,14 +229,14 @@ def leases_stay_within_the_limit(facts: Facts) -> Iterable[str]:
             yield f"dispatch {dispatch.id} was leased {len(leases[dispatch.id])} times, {free} of them without penalty"
 
 
-# Queue 5: a worker only gets jobs that it is entitled to.
+# Queue 5: a worker gets only jobs that it is entitled to run.
 
 
 def every_lease_is_entitled(facts: Facts) -> Iterable[str]:
     dispatches = {dispatch.id: dispatch for dispatch in facts.dispatches}
     for lease in facts.leases:
         dispatch = dispatches.get(lease.dispatch_id)
-        # the entitlements of a deregistered worker are unknown
+        # what a deregistered worker was entitled to run is unknown
         if dispatch is None or lease.worker_id not in facts.entitled:
             continue
         stage, workflows = facts.entitled[lease.worker_id]
@@ -244,7 +244,7 @@ def every_lease_is_entitled(facts: Facts) -> Iterable[str]:
             yield f"{lease.worker_id} leased dispatch {dispatch.id}, which it is not entitled to"
 
 
-# Queue 6: after a cancel is acknowledged no new lease starts; never both canceled and completed.
+# Queue 6: after a cancel is acknowledged, no new lease starts; a job is never both canceled and completed.
 
 
 def terminal_states_absorb(facts: Facts, seen: EarlierFacts) -> Iterable[str]:
@@ -280,7 +280,7 @@ def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
             yield f"dispatch {dispatch.id} is {dispatch.status}, its leases disagree"
 
 
-# Ledger 1: the balance is the sum of the transactions, never below zero; transactions are append-only.
+# Ledger 1: the balance is the sum of the transactions and never below zero; transactions are append-only.
 
 
 def balance_is_the_sum(facts: Facts) -> Iterable[str]:
@@ -299,7 +299,8 @@ def transactions_are_append_only(facts: Facts, seen: EarlierFacts) -> Iterable[s
             yield f"the transaction {before} became {now.get(key)}"
 
 
-# Ledger 2 and 3: one reserve; one consume exactly when completed or charged by the second; otherwise one refund.
+# Ledger 2 and 3: a job has one reserve, and then one consume if it is completed or charged by the second, else one
+# refund.
 
 
 def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
@@ -369,7 +370,7 @@ def every_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
 
 
 def every_transition_has_one_event(facts: Facts) -> Iterable[str]:
-    """Applied once and in order: one event for the submission and one per transition, numbered without gaps."""
+    """Each job has one event for the submission and one per transition, numbered without gaps."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for job_id, seq in facts.events:
         numbers[job_id].append(seq)
@@ -421,7 +422,7 @@ def every_job_agrees_with_its_dispatch(facts: Facts) -> Iterable[str]:
             if dispatch is not None or job.status != JobStatus.COMPLETED or job.reserved_tokens:
                 yield f"job {job.id} reuses an output, is {job.status} and costs {job.reserved_tokens}"
             continue
-        # A job that could never be dispatched fails without one.
+        # A job that could never be dispatched fails without a dispatch.
         if dispatch is None and job.status != JobStatus.FAILED:
             yield f"job {job.id} is {job.status} and has no dispatch"
         if dispatch is not None and JOB_STATUS_OF[DispatchStatus(dispatch.status)] != job.status:
@@ -457,7 +458,7 @@ def every_job_has_ended(facts: Facts) -> Iterable[str]:
 
 
 def find_violations(facts: Facts, rules: Iterable[Rule], *, seen: EarlierFacts | None = None) -> list[str]:
-    """Violations by invariant; with `seen`, also forbidden changes."""
+    """Return violations by invariant; with `seen`, also forbidden changes."""
     found = [f"{rule.__name__}: {text}" for rule in rules for text in rule(facts)]
     if seen is not None:
         found += [f"{rule.__name__}: {text}" for rule in CHANGES for text in rule(facts, seen)]
@@ -466,14 +467,14 @@ def find_violations(facts: Facts, rules: Iterable[Rule], *, seen: EarlierFacts |
 
 
 async def check_always(world: World, seen: EarlierFacts) -> Facts:
-    """Invariants that hold at any time, also after a crash."""
+    """Check the invariants that hold at any time, even after a crash."""
     facts = await read_facts(world)
     _raise(find_violations(facts, ALWAYS, seen=seen))
     return facts
 
 
 async def check_agreed(world: World) -> Facts:
-    """Invariants that hold once the outbox is empty: the databases agree, and the reconciler finds nothing."""
+    """Check the invariants that hold once the outbox is empty: databases agree, and the reconciler finds nothing."""
     facts = await read_facts(world)
     _raise(find_violations(facts, (*ALWAYS, *QUIET)))
     report = await world.engine.operations.reconciler.run()
@@ -482,7 +483,7 @@ async def check_agreed(world: World) -> Facts:
 
 
 async def check_quiet(world: World) -> Facts:
-    """Invariants that hold once the queue is drained: every accepted job has also ended."""
+    """Check the invariants that hold once the queue is drained: in addition, every accepted job has ended."""
     facts = await check_agreed(world)
     _raise(find_violations(facts, [every_job_has_ended]))
     return facts
@@ -498,7 +499,7 @@ async def read_facts(world: World) -> Facts:
 
 
 async def read_facts_from(databases: Databases) -> Facts:
-    """Read all databases, one after the other; nothing may run at the same time."""
+    """Read all databases in sequence; nothing else may run meanwhile."""
     facts = Facts()
     await _read_central_facts(databases.central, facts)
     jobs: list[JobFact] = []

@@ -1,4 +1,4 @@
-"""Kill a process of the tests before, inside or after a function with side effects outside of the databases.
+"""Kill a process of the tests before, inside or after a function with side effects outside the databases.
 
 The fork server installs the kill point that `VARIABLE` names, so the product has no hooks for it.
 """
@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 When = Literal["before", "inside", "after"]
 
-# Environment variable of a child: the kill point as JSON.
+# The environment variable that passes the kill point to a child, as JSON.
 VARIABLE = "TESTS_KILL_POINT"
 PACKAGE = "comfyrelay"
-# `os` functions that change a folder. `pathlib` and `shutil` call them as well.
+# `os` functions that change a folder; `pathlib` and `shutil` also call them.
 _PRIMITIVES = ("link", "mkdir", "remove", "rename", "replace", "rmdir", "symlink", "unlink")
 _WRITES = frozenset("wxa+")
 _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
@@ -31,7 +31,7 @@ _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
 class KillPoint:
     """A call of a function: `module:qualified_name`, without the package.
 
-    `inside` is after the first change of the disk during the call.
+    `inside` means after the first change on disk during the call.
     """
 
     function: str
@@ -54,7 +54,7 @@ def install(text: str) -> None:
     wrapped = _wrap(original, point)
     is_of_class = isinstance(inspect.getattr_static(owner, name), classmethod)
     setattr(owner, name, classmethod(wrapped) if is_of_class else wrapped)
-    # Other modules import functions by name.
+    # Other modules import the function by name.
     for module in [module for key, module in sys.modules.items() if key.startswith(PACKAGE)]:
         for attribute, value in list(vars(module).items()):
             if value is original:
@@ -64,7 +64,7 @@ def install(text: str) -> None:
 
 
 def find_function(function: str) -> tuple[Any, str, Callable[..., Any]]:
-    """Find a function by `module:qualified_name`. Returns its module or class, its name, and itself."""
+    """Find a function by `module:qualified_name`; return its module or class, its name and the function."""
     module_name, _, qualified = function.partition(":")
     owner: Any = import_module(f"{PACKAGE}.{module_name}")
     *path, name = qualified.split(".")

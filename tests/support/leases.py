@@ -15,7 +15,7 @@ from comfyrelay.worker.lease import Lease
 
 
 def make_lease(number: int = 17, **more: Any) -> Lease:
-    """Any field of the job or the lease may be given."""
+    """Return a lease; `more` sets fields of the job or the lease."""
     payload: dict[str, Any] = {
         "workflow": {},
         "assets": [],
@@ -51,7 +51,7 @@ def make_lease(number: int = 17, **more: Any) -> Lease:
 
 
 def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> AssetDownload:
-    """With content: an effect asset with a hash. Without: a file of the user."""
+    """Return an effect asset with a hash if there is content, otherwise a file of the user."""
     fields = {
         "placeholder": f"__{key}__",
         "download_url": "http://127.0.0.1:9/none",
@@ -85,7 +85,7 @@ async def disconnect(request: web.Request) -> web.Response:
 
 @dataclass(kw_only=True)
 class Storage:
-    """Stores objects. `answers` override the next responses, one per request."""
+    """A server that stores objects; `answers` override the next responses, one per request."""
 
     server: TestServer
     files: dict[str, bytes] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Storage:
         return str(self.server.make_url(f"/{name}"))
 
     def urls(self, *names: str, headers: dict[str, str] | None = None) -> Urls:
-        """URLs of the assets; the key of an asset is its name."""
+        """Return the URLs of assets, whose names are their keys."""
         return Urls(
             input_url=None,
             output_url=self.url("output"),
@@ -123,7 +123,7 @@ class Storage:
             if request.method == "PUT":
                 self.files[name] = await request.read()
                 return web.Response()
-            # let other requests arrive at the same time
+            # let other requests arrive in the meantime
             await asyncio.sleep(0.01)
             return web.Response(body=self.files[name]) if name in self.files else web.Response(status=404)
         finally:

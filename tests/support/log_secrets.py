@@ -1,7 +1,7 @@
-"""Find secrets in logs: every secret that a process of the suite makes is recorded, and every log line is searched.
+"""Find secrets in logs: every secret that a test process generates is recorded, and every log line is searched.
 
-Processes append their secrets to one file. A line is split into long words, which are compared by their ends, so the
-search takes a few microseconds for each line, whatever the number of secrets.
+Processes append their secrets to one file. Each line is split into long words, which are compared by their ends, so the
+search takes a few microseconds per line for any number of secrets.
 """
 
 import base64
@@ -18,15 +18,15 @@ import uuid_utils
 from structlog.typing import EventDict, WrappedLogger
 
 T = TypeVar("T", str, bytes)
-# Names the file with the secrets of this run.
+# The environment variable that names the file with the secrets of this run.
 VARIABLE = "TESTS_SECRETS_FILE"
-# Shorter values of `secrets` are ids, such as names of machines.
+# Shorter values from `secrets` are ids, such as machine names.
 MIN_LENGTH = 32
-# The id of a zip of outputs, which only its user can download, is in the path of its request.
+# The id of a zip of outputs may be logged with the request path, because only its user can download the zip.
 ZIP_BYTES = 24
 TAIL = 20
 _WORD = re.compile(rf"[A-Za-z0-9_-]{{{TAIL},}}")
-# Constants of the tests, which are made by no process. The tests use them as secrets of every kind.
+# Constants that tests use as secrets of every kind, and that no process generates.
 CONSTANTS = (
     "correct horse battery",
     "fleet-secret-of-production",
@@ -38,16 +38,16 @@ CONSTANTS = (
 _SIGNED = re.compile(r"(?:X-Amz-Signature|X-Amz-Credential|[?&]signature)=(?!…)", re.I)
 
 
-# Of the lines since the last search, by the end of a word: the first line that has it.
+# The first line since the last search that has a word with this end.
 _words: dict[str, str] = {}
 _lines: list[str] = []
-# The ends of all recorded secrets, and how much of the file was read.
+# The ends of all recorded secrets, and the number of bytes read from the file.
 _tails: set[str] = set()
 _read_bytes = [0]
 
 
 def install() -> None:
-    """Record the secrets that this process makes from now on."""
+    """Record the secrets that this process generates from now on."""
     if VARIABLE not in os.environ:
         return
     for name in ("token_hex", "token_urlsafe", "token_bytes"):
@@ -63,7 +63,7 @@ def install() -> None:
         add(str(made))
         return made
 
-    # Lease tokens.
+    # Lease tokens
     uuid_utils.uuid4 = uuid4
 
 
@@ -90,7 +90,7 @@ def add(*made: str) -> None:
 
 
 def search(_logger: WrappedLogger, _method: str, line: EventDict | str) -> EventDict | str:
-    """A structlog processor after the renderer."""
+    """Record a rendered line, as the last structlog processor."""
     note([str(line)])
     return line
 

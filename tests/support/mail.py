@@ -17,7 +17,7 @@ FROM = "Studio <studio@relay.test>"
 
 @dataclass
 class Mailbox:
-    """The mails of one server, in the order of their arrival. `refusal` is its answer to each recipient."""
+    """The mails of one server in order of arrival; `refusal` is its answer to each recipient."""
 
     port: int = 0
     refusal: str | None = None
@@ -35,12 +35,12 @@ class Mailbox:
             return await self.mails.get()
 
     async def next_link(self, recipient: str) -> str:
-        """Wait for the next mail, to this recipient, and return the address of its link."""
+        """Wait for the next mail, which must be to this recipient, and return the URL of its link."""
         mail = await self.next()
         assert mail["To"] == recipient
         return link_in(mail)
 
-    # The names are those of the hooks of aiosmtpd.
+    # aiosmtpd defines the names of these hooks.
     async def handle_RCPT(  # noqa: N802
         self, _server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
     ) -> str:

@@ -20,14 +20,14 @@ RATE = 48000
 def image(kind: str, size: tuple[int, int] = (64, 48), *, frames: int = 1) -> bytes:
     pictures = [Image.effect_noise(size, 20 + number).convert("RGB") for number in range(frames)]
     file = io.BytesIO()
-    # only for several frames: JPEG and BMP have no such option
+    # only for several frames: JPEG and BMP do not have these options
     more = {"save_all": True, "append_images": pictures[1:]} if frames > 1 else {}
     pictures[0].save(file, kind, **more)
     return file.getvalue()
 
 
 def png_that_claims(width: int, height: int) -> bytes:
-    """A small PNG whose header claims a huge image."""
+    """Return a small PNG whose header claims a huge image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -36,21 +36,21 @@ def png_that_claims(width: int, height: int) -> bytes:
 
 
 def webp_that_claims(width: int, height: int) -> bytes:
-    """34 bytes that claim a huge image."""
+    """Return 34 bytes that claim to be a huge image."""
     bits = (width - 1) | (height - 1) << 14
     body = b"VP8L" + struct.pack("<IBI", 14, 0x2F, bits) + bytes(9)
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
 def gif_of(frames: int) -> bytes:
-    """A small GIF that takes long to decode."""
+    """Return a small GIF that takes long to decode."""
     screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff\xff\xff"
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
     return screen + frame * frames + b"\x3b"
 
 
 def png_with_text(size: int) -> bytes:
-    """A small PNG with a compressed text of this many bytes."""
+    """Return a small PNG with a compressed text of this many bytes."""
     return png_with_compressed(b"Comment", bytes(size))
 
 
@@ -58,7 +58,7 @@ def png_with_compressed(name: bytes, content: bytes) -> bytes:
     data = image("PNG")
     text = name + b"\0\0" + zlib.compress(content)
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
-    # after the header, which has 33 bytes with the signature
+    # insert it after the header, which takes 33 bytes with the signature
     return data[:33] + chunk + data[33:]
 
 
@@ -88,7 +88,7 @@ def video(
 
 
 def mkv_that_claims(seconds: float, data: bytes) -> bytes:
-    """A Matroska file whose header claims another duration."""
+    """Return a Matroska file whose header claims another duration."""
     name = b"\x44\x89\x88"
     assert data.count(name) == 1
     before, _, after = data.partition(name)
@@ -96,7 +96,7 @@ def mkv_that_claims(seconds: float, data: bytes) -> bytes:
 
 
 def in_fragments(data: bytes) -> bytes:
-    """The same video as an MP4 whose frames are not in its index."""
+    """Return the same video as an MP4 whose frames are not in its index."""
     file = io.BytesIO()
     options = {"movflags": "frag_every_frame+empty_moov+delay_moov"}
     with (
@@ -112,7 +112,7 @@ def in_fragments(data: bytes) -> bytes:
 
 
 def video_with_hidden_size() -> bytes:
-    """A video of 64 × 48 pixels whose header claims 0 × 0."""
+    """Return a video of 64 × 48 pixels whose header claims 0 × 0."""
     size = struct.pack("<II", 64, 48)
     data = video("avi", "mjpeg", frames=2, pixels="yuvj420p")
     assert size in data

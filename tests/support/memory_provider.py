@@ -32,7 +32,7 @@ async def _nothing(_orders: Sequence[MachineOrder]) -> None: ...
 
 @dataclass
 class MemoryProvider:
-    """Launches one machine per key. `before` and `after` are called around every launch."""
+    """Launch one machine per key; `before` and `after` are called around every launch."""
 
     can_launch: bool = True
     there: dict[str, ProviderMachine] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class MemoryProvider:
 
 @dataclass
 class Fleets:
-    """A world with a fleet and its autoscaling loop, which only runs when the test calls it."""
+    """A world with a fleet and its autoscaling loop, which runs only when the test calls it."""
 
     world: World
     provider: MemoryProvider
@@ -98,7 +98,7 @@ class Fleets:
     user: Any
 
     async def submit(self, jobs: int = 1) -> None:
-        # a new user, because active jobs per user are limited
+        # use a new user, because active jobs per user are limited
         user = await self.world.user()
         for _ in range(jobs):
             await self.world.submit(user, self.effect)
@@ -139,7 +139,7 @@ class Fleets:
         return await self.world.engine.autoscaling.machines.present(await self.record())
 
     async def orders(self) -> list[MachineRecord]:
-        """All orders, newest first."""
+        """Return all machine orders, newest first."""
         async with self.world.engine.databases.central.read() as tx:
             return await machines.newest(tx, (await self.record()).id, limit=1000)
 
@@ -168,13 +168,13 @@ async def open_fleets(world: World, *, autoscaling: dict[str, Any] | None = None
         effect=effect,
         user=await world.user(),
     )
-    # one machine per two minutes of work; policies have their own tests
+    # one machine for every two minutes of work; policies have their own tests
     await found.change(machines={**MACHINES, **spec}, autoscaling={"policy": "cheap", **(autoscaling or {})})
     await lead(world)
     return found
 
 
 async def lead(world: World) -> None:
-    """Claim the leadership for the whole test."""
+    """Claim leadership for the whole test."""
     world.engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
     assert await world.engine.autoscaling.leadership.claim() is not None

@@ -13,7 +13,7 @@ MODELS: Mapping[str, Sequence[str]] = {"checkpoints": ["simulator.safetensors", 
 TAGS = {"10_anna": {"red hair": 4, "anna person": 9}, "2_more": {"red hair": 1}}
 INK = "#204080"
 
-# PROMPT_GRAPH with a checkpoint that exists and a LoRA.
+# PROMPT_GRAPH with a LoRA and a checkpoint that exists.
 LORA_GRAPH: dict[str, Any] = {
     **PROMPT_GRAPH,
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "simulator.safetensors"}},
@@ -34,12 +34,12 @@ def write_safetensors(file: Path, metadata: Mapping[str, str]) -> None:
 
 
 def write_models(folder: Path) -> None:
-    """Write files for some of the names: one LoRA has a picture, one trigger words, one is no safetensors file."""
+    """Write some model files: one LoRA has a picture, one has trigger words, and one is not a safetensors file."""
     loras = folder / "models" / "loras"
     (loras / "people").mkdir(parents=True)
     (loras / "ink.preview.png").write_bytes(png(INK))
     write_safetensors(loras / LORAS[0], {"modelspec.trigger_phrase": "inkwash", "modelspec.title": "Ink wash"})
     write_safetensors(loras / LORAS[1], {"ss_tag_frequency": json.dumps(TAGS), "ss_output_name": "anna-v2"})
     (loras / LORAS[2]).write_bytes(b"\xff" * 64)
-    # The key of a program, which no route may return.
+    # A secret, which no route may return.
     (folder / "models" / "secret.safetensors").write_bytes(b"secret")

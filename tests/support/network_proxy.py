@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tests.support.world import PATIENCE_SECONDS
 
 PIECE_BYTES = 64 * 1024
-# The end of a multipart request of httpx.
+# The end of a multipart request from httpx.
 END_OF_FORM = b"--\r\n"
 _REQUEST = re.compile(rb"([A-Z]+ \S+) HTTP/1\.1\r\n")
 
@@ -19,7 +19,7 @@ _ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection
 
 
 class Proxy:
-    """Forwards to one target, which may be unreachable at times."""
+    """Forward connections to one target, which may be unreachable at times."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
@@ -27,7 +27,7 @@ class Proxy:
         self._port = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._open: set[StreamWriter] = set()
-        # hold client data with this prefix or suffix
+        # client data with this prefix or suffix is held
         self._held_prefix: bytes | None = None
         self._held_suffix = b""
         self._may_go = asyncio.Event()
@@ -36,7 +36,7 @@ class Proxy:
         self._answers_to_lose = 0
         self._news = asyncio.Condition()
         self.held = 0
-        # as `GET /path?query`, forwarded or not
+        # all requests as `GET /path?query`, whether forwarded or not
         self.requests: list[str] = []
         self.delay_seconds = 0.0
         self.bytes_per_second: float | None = None
@@ -73,8 +73,9 @@ class Proxy:
             self._port = self._server.sockets[0].getsockname()[1]
 
     def hold(self, prefix: bytes = b"", *, suffix: bytes = b"") -> None:
-        """Hold requests with this prefix (`PUT /files/`) and everything after them; with a `suffix`, chunks with
-        that end.  Without either, the proxy is a black hole: it accepts connections and never responds."""
+        """Hold requests with this prefix (`PUT /files/`) and everything after them; with `suffix`, hold chunks that end
+        so.  Without either, the proxy is a black hole: it accepts connections and never responds.
+        """
         self._held_prefix = prefix
         self._held_suffix = suffix
         self._may_go.clear()
@@ -88,7 +89,7 @@ class Proxy:
         self._lost_prefix, self._answers_to_lose = prefix, count
 
     def let_go(self) -> None:
-        """Forward held requests; hold and refuse no more."""
+        """Forward held requests, and stop holding and refusing."""
         self._refused_prefix = None
         self._held_prefix = None
         self._may_go.set()
@@ -99,7 +100,7 @@ class Proxy:
             await self._news.wait_for(lambda: self.held >= count)
 
     def asked(self, prefix: str) -> int:
-        """Number of requests with this prefix."""
+        """Return the number of requests with this prefix."""
         return sum(request.startswith(prefix) for request in self.requests)
 
     async def until_asked(self, prefix: str, count: int = 1) -> None:
@@ -126,7 +127,7 @@ class Proxy:
         self._open |= both
         try:
             if self._server is None:
-                # cut in the meantime
+                # the connection was cut in the meantime
                 return
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, target_writer, back=writer, lost=lost))
@@ -139,7 +140,9 @@ class Proxy:
     async def _pump(
         self, reader: StreamReader, writer: StreamWriter, *, lost: asyncio.Event, back: StreamWriter | None = None
     ) -> None:
-        """`back` leads to the client if this direction carries requests; `lost` drops the next response."""
+        """Forward one direction; if it carries requests, `back` leads to the client, and `lost` drops the next
+        response.
+        """
         with contextlib.suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
                 if back is None and lost.is_set():

@@ -1,4 +1,4 @@
-"""Packages from npm that a test calls unmodified."""
+"""Install npm packages that tests call unmodified."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def install(package: str, folder: Path) -> Path:
-    """Install a package into a folder and return the folder. Skips the test without node, npm or the registry."""
+    """Install a package and return its folder; skip the test without node, npm or the registry."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip(f"{package} needs node and npm, which are not installed.")

@@ -23,7 +23,7 @@ OURS = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
 
 
 def waiting(jobs: int, *, workflow: int = 1, seconds_each: float = 30.0, **more: Any) -> QueuedWork:
-    """Arrivals were observed for an hour, unless given."""
+    """Return queued work; by default, arrivals were observed for an hour."""
     more = {"arrivals_seconds": 3600.0, **more}
     return QueuedWork(workflow=workflow, jobs=jobs, seconds=jobs * seconds_each, seconds_per_job=seconds_each, **more)
 
@@ -58,7 +58,7 @@ def fleet(
     )
 
 
-# `failed_boots` is also a field of the observed fleet.
+# The observed fleet also has a field `failed_boots`.
 _LIMITS = {name: name for name in Limits.__dataclass_fields__ if name != "failed_boots"} | {
     "allowed_failed_boots": "failed_boots"
 }

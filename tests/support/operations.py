@@ -29,7 +29,7 @@ Continue = Callable[[int], int | None]
 
 
 class Counter:
-    """Counts lines and steps. `within` makes it active."""
+    """Count lines and steps within the block of `within`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,7 +64,7 @@ class Counter:
 
 
 class _CountedRe:
-    """Replaces the module `re`."""
+    """A replacement for the module `re`."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
@@ -79,7 +79,7 @@ class _CountedRe:
 
 
 class CountedPattern:
-    """A pattern that adds the steps of each search to a counter, and returns what the pattern returns."""
+    """A pattern that adds the steps of each search to a counter and returns the real result."""
 
     def __init__(self, pattern: "re.Pattern[Any]", counter: Counter) -> None:
         self._pattern = pattern
@@ -94,7 +94,7 @@ class CountedPattern:
             text = args[1] if name in ("sub", "subn") else args[0]
             start = args[1] if name in ("match", "search", "fullmatch") and len(args) > 1 else 0
             tracer = sys.gettrace()
-            # Tracing the steps would take longer than the steps.
+            # Tracing would take longer than the steps themselves.
             sys.settrace(None)
             steps = count_steps(self._pattern, text, start, once=name in ("match", "fullmatch"), first=name == "search")
             sys.settrace(tracer)
@@ -184,7 +184,7 @@ class _Matcher:
             ends.append(following)
         if kind is op.POSSESSIVE_REPEAT:
             return rest(ends[-1]) if len(ends) > low else None
-        # Inner choices are tried again as a whole: the last repetition may end elsewhere.
+        # Backtrack into the last repetition as a whole, because it may end elsewhere.
         while len(ends) > low:
             if (end := rest(ends[-1])) is not None:
                 return end

@@ -37,7 +37,7 @@ class OperatorScenario:
         return await self.admin.call(method, f"{ADMIN}{path}", body, **options)
 
     async def ids(self, **query: Any) -> list[str]:
-        """Job ids of one page of the queue."""
+        """Return the job ids of one page of the queue."""
         return [item["job_id"] for item in (await self.get("/dispatches", **query))["items"]]
 
     async def submit(self, **more: Any) -> JobRecord:

@@ -13,12 +13,12 @@ from comfyrelay.simulator import Simulator
 E = TypeVar("E", bound=PoolEvent)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-# Retry unreachable servers often.
+# Retry unreachable servers at short intervals.
 QUICK = MemberTimings(reconnect_grace_seconds=0.01, first_backoff_seconds=0.02, last_backoff_seconds=0.1)
 
 
 def invert(color: int = 7) -> Graph:
-    """Another colour is another result of the same workflow."""
+    """Return a graph; another colour gives another result of the same workflow."""
     return {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": color}},
         "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
@@ -27,7 +27,7 @@ def invert(color: int = 7) -> Graph:
 
 
 def plain(color: int = 7) -> Graph:
-    """Another workflow: without the node that tests let fail."""
+    """Return another workflow, without the node that tests make fail."""
     graph = invert(color)
     del graph["2"]
     graph["3"]["inputs"]["images"] = ["1", 0]
@@ -47,7 +47,7 @@ def ticket(number: int, *, workflow: str = "w", priority: int = 0, bucket: Bucke
 
 
 def member(client_id: str, *, server: Any = None, gpu: str | None = None, comfyui: Any = None) -> Member:
-    """A server of a pool that is not watched."""
+    """Return a pool server that is not watched."""
     return Member(
         client_id,
         server,
@@ -73,7 +73,7 @@ async def until(stream: EventStream[Any], kind: type[E], matches: Callable[[E], 
 
 @asynccontextmanager
 async def ready_pool(*simulators: Simulator, **options: Any) -> AsyncIterator[WorkflowPool]:
-    """A pool whose servers, named a, b, c…, are online."""
+    """Open a pool and wait until its servers, named a, b, c…, are online."""
     named = {name: simulator.url for name, simulator in zip("abcdef", simulators, strict=False)}
     async with WorkflowPool(named, **{"timings": QUICK, **options}) as pool:
         await pool.wait_ready()

@@ -10,7 +10,7 @@ import asyncpg
 
 @dataclass
 class Gate:
-    """Refuses connections with `refuses_with`, an SQLSTATE; None forwards them to the server."""
+    """Refuse connections with the SQLSTATE `refuses_with`; forward them to the server if it is None."""
 
     url: str
     server: asyncpg.Connection

@@ -13,12 +13,12 @@ from comfyrelay.configuration import ENV_PREFIX
 from tests.support import forked_commands
 from tests.support.world import PATIENCE_SECONDS
 
-# Not inherited by the process.
+# Variables that the process does not inherit.
 _OWN = (ENV_PREFIX, "AWS_")
 
 
 class Service:
-    """One `comfyrelay …` command that can be started, signalled, killed and started again."""
+    """A `comfyrelay …` command that can be started, signalled, killed and restarted."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Service:
         await self.ended()
 
     async def ended(self, *, seconds: float = PATIENCE_SECONDS) -> int:
-        """Wait for the exit; returns the exit code."""
+        """Wait for the exit; return the exit code."""
         async with asyncio.timeout(seconds):
             return await self.process.wait()
 
@@ -71,7 +71,7 @@ class Service:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def logged(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """Logged events with this name and these fields, of all starts."""
+        """Return the logged events with this name and these fields, from all starts."""
         found = []
         for line in self.text().splitlines():
             if not line.startswith("{"):
@@ -89,14 +89,14 @@ class Service:
         self, event: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS, **fields: Any
     ) -> None:
         async with asyncio.timeout(seconds):
-            # another process writes the file: poll it
+            # another process writes the file, so poll it
             while len(self.logged(event, **fields)) < count:
                 assert self.is_running, f"{self.name} has ended:\n{self.text()[-4000:]}"
                 await asyncio.sleep(0.02)
 
 
 async def run_command(*command: str, environment: Mapping[str, str], log: Path) -> tuple[int, str]:
-    """Run a command; returns its exit code and output."""
+    """Run a command; return its exit code and output."""
     service = Service(command[0], *command, environment=environment, log=log)
     before = len(service.text())
     await service.start()

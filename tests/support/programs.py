@@ -7,12 +7,12 @@ import sysconfig
 
 import pytest
 
-# Debian keeps servers there, which is not in the PATH of every user.
+# Debian installs servers in this folder, which is not in every user's PATH.
 _PLACES = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"])
 
 
 def program(name: str) -> str:
-    """The path of a program. Without it, the test is skipped with this reason."""
+    """Return the path of a program; without it, skip the test with this reason."""
     found = shutil.which(name, path=_PLACES)
     if found is None:
         pytest.skip(f"{name} is not installed")
@@ -20,7 +20,7 @@ def program(name: str) -> str:
 
 
 def output_of(*words: str) -> str:
-    """Run a program that must succeed; returns what it printed."""
+    """Run a program that must succeed; return its output."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed

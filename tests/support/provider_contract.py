@@ -30,7 +30,7 @@ from comfyrelay.errors import ProviderError
 from tests.support.world import PATIENCE_SECONDS
 
 FLEET = "portraits"
-# Variables of a server that its machines and scripts must not get.
+# Environment variables of a server that its machines and scripts must not get.
 SERVER_SECRETS = ("COMFYRELAY_DATABASE_URL", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "STRIPE_API_KEY")
 STAGE = "staging"
 
@@ -40,17 +40,17 @@ class Site(ABC):
 
     @abstractmethod
     def provider(self) -> MachineProvider:
-        """A new provider without state, as after a crash."""
+        """Return a new provider without state, as after a crash."""
 
     @abstractmethod
     async def fleet(
         self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = DEFAULT_MAX_MACHINES
     ) -> ProviderFleet:
-        """A fleet that is ready for its first launch; the same arguments give the same fleet."""
+        """Return a fleet that is ready for its first launch; equal arguments give the same fleet."""
 
     @abstractmethod
     async def existing(self, fleet: ProviderFleet) -> int:
-        """Number of existing machines, counted without the provider."""
+        """Count the existing machines without the provider."""
 
     @abstractmethod
     async def boot(self, fleet: ProviderFleet) -> None:
@@ -58,7 +58,7 @@ class Site(ABC):
 
     @abstractmethod
     async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
-        """Refuse launches; returns the expected kind of refusal."""
+        """Refuse launches from now on; return the expected kind of refusal."""
 
     @abstractmethod
     async def cut_off(self) -> None:
@@ -85,7 +85,7 @@ def orders(*keys: str) -> list[MachineOrder]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Poll: machines send no notifications."""
+    """Poll a condition, because machines send no notifications."""
     async with asyncio.timeout(patience_seconds):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -94,7 +94,7 @@ async def until(condition: Callable[[], Awaitable[bool]], *, patience_seconds: f
 async def until_observed(
     provider: MachineProvider, fleet: ProviderFleet, count: int, state: ProviderMachineState | None = None
 ) -> list[ProviderMachine]:
-    """Wait until this many machines are in this state; ignores terminating ones."""
+    """Wait until this many machines, except terminating ones, are in this state."""
     found: list[ProviderMachine] = []
 
     async def is_observed() -> bool:
@@ -128,7 +128,7 @@ async def wait_until_left(site: Site, provider: MachineProvider, fleet: Provider
 
 
 class ProviderContract:
-    """A subclass defines the fixture `site`."""
+    """The contract; a subclass defines the fixture `site`."""
 
     @pytest.fixture
     async def provider(self, site: Site) -> AsyncIterator[MachineProvider]:
@@ -276,7 +276,7 @@ class ProviderContract:
 
 
 class ThrottledContract(ProviderContract):
-    """For clouds that throttle: a throttled call is retried or reported."""
+    """In clouds that throttle, a throttled call is retried or reported."""
 
     async def test_throttled_launch_succeeds_or_is_refused_and_repeatable(
         self, site: Site, provider: MachineProvider

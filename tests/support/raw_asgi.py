@@ -41,7 +41,7 @@ async def call(
     disconnected: asyncio.Event | None = None,
     **scope: Any,
 ) -> RawResponse:
-    """Send a request. Its caller disconnects when the event is set."""
+    """Send a request, whose caller disconnects when the event is set."""
     sent: list[Message] = []
     is_read = False
     never = asyncio.Event()

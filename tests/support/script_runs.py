@@ -15,7 +15,7 @@ WAIT_SECONDS = 30.0
 
 
 def settings_in(base: Path, source: str = "", /, **changes: Any) -> ScriptSettings:
-    """A folder with a script, an input folder `cats` and a template, and the settings for it."""
+    """Create a script, an input folder `cats` and a template; return settings for the script."""
     for name in ("work", "input/cats", "templates"):
         (base / name).mkdir(parents=True, exist_ok=True)
     (base / "templates" / "wan.json").write_text("{}")
@@ -36,7 +36,7 @@ def job(**changes: Any) -> ScriptJob:
 
 
 class ScriptRun:
-    """Runs a script and records its messages."""
+    """A script run that records its messages."""
 
     def __init__(
         self, settings: ScriptSettings, log_path: Path, *, umask: int | None = None, **environment: str

@@ -40,8 +40,9 @@ class ServerProcess:
 
 @cache
 def _ports() -> Iterator[int]:
-    """A port range per test process, below the ephemeral ports: a connection could take one of those before the server
-    listens."""
+    """Cycle through a port range of this test process, below the ephemeral ports, which a connection could take before
+    the server listens.
+    """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 20
     own = range(11_000 + 1_000 * worker, 12_000 + 1_000 * worker)
     begin = os.getpid() % len(own)
@@ -49,7 +50,7 @@ def _ports() -> Iterator[int]:
 
 
 def free_port() -> int:
-    """A port for a server that is about to be started."""
+    """Return a port for a server that is about to start."""
     for port in _ports():
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -58,7 +59,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerProcess]:
-    """`comfyrelay server` with these settings, ready to answer."""
+    """Run `comfyrelay server` with these settings, and wait until it answers."""
     port = free_port()
     own = {
         "PORT": str(port),
@@ -86,7 +87,7 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
 async def _wait_until_ready(
     process: Process | forked_commands.ForkedProcess, http: httpx.AsyncClient, log: BinaryIO
 ) -> None:
-    """The port is open only once the databases are up, so the first answer means ready."""
+    """Wait for the first answer: the port opens only once the databases are ready."""
     while True:
         if process.returncode is not None:
             log.seek(0)

@@ -1,4 +1,4 @@
-"""Functions with side effects outside of the databases, found in the source, and the tests that kill a process there.
+"""List the functions with side effects outside the databases, and the tests that kill a process in them.
 
 `find_side_effects` reads the source, so a new side effect without an entry here fails a test.
 """
@@ -10,11 +10,11 @@ from tests.support.kill_points import KillPoint, When
 from tests.support.paths import ROOT
 
 SOURCE = ROOT / "src" / "comfyrelay"
-# The simulator and the commands belong to neither a desk nor a worker. `system` and `store` change files for their
+# The simulator and the commands belong to neither a desk nor a worker. `system` and `store` change files only for
 # callers, which are listed.
 LEFT_OUT = frozenset({"cli", "simulator", "store", "system"})
 
-# Calls with a side effect: of a module, of an object store, of a path or a process, and by a name.
+# Calls with a side effect: functions of modules, methods of object stores, paths and processes, and plain names.
 _OF_MODULE = {
     "atomic": {"replacing", "write", "write_new"},
     "Child": {"start"},
@@ -72,7 +72,7 @@ def _points(functions: Mapping[str, tuple[When, ...]]) -> list[KillPoint]:
     return [KillPoint(function=function, when=when) for function, moments in functions.items() for when in moments]
 
 
-# Later calls of a function have another effect: the copy of the gallery, and of a reused output.
+# Later calls of a function have other effects: they copy for the gallery, and copy a reused output.
 _LATER_CALLS = [
     KillPoint(function="desk.batches.output_copies:_put", when=when, call=call)
     for call in (2, 3)
@@ -94,10 +94,10 @@ RESTORE_KILL_POINTS = [
             "services.backup.restore:_move": ("before", "inside"),
         }
     ),
-    # Between any two files.
+    # A kill between any two files.
     *(KillPoint(function="system.files:move", when="after", call=call) for call in (1, 3, 8)),
 ]
-# The backup is in place, and only staged files are left.
+# The backup has been restored, and only staged files are left.
 RESTORED_KILL_POINTS = _points(
     {"services.backup.restore:_move": ("after",), "services.backup.restore:_remove_stages": _TWICE}
 )
@@ -118,7 +118,7 @@ UPLOAD_KILL_POINTS = _points(
         "services.jobs.uploads:Uploads.copy_output": _THREE_TIMES,
     }
 )
-# The leader of a fleet launches and ends a machine. The machine's own process is in `TESTED_BY`.
+# The leader of a fleet launches and ends a machine; `TESTED_BY` covers the machine's own process.
 LOCAL_MACHINE_KILL_POINTS = _points(
     {
         "autoscaling.providers.local:_remove_old": _TWICE,
@@ -127,7 +127,7 @@ LOCAL_MACHINE_KILL_POINTS = _points(
         "autoscaling.providers.local:_LocalMachine.end": _THREE_TIMES,
     }
 )
-# A worker starts two managed ComfyUI, which share a GPU through MPS.
+# A worker starts two managed ComfyUI processes, which share a GPU through MPS.
 SUPERVISOR_KILL_POINTS = [
     *_points(
         {
@@ -138,10 +138,10 @@ SUPERVISOR_KILL_POINTS = [
             "comfyui.processes.process:ComfyProcess.start": _TWICE,
         }
     ),
-    # The first state of each process has no folder yet, and is not written.
+    # The first state of each process is not written, because it has no folder yet.
     *(KillPoint(function="comfyui.processes.state_files:write", when=when, call=3) for when in _THREE_TIMES),
 ]
-# Webhooks and notifications of an ended job. The first record of the notified jobs is written by the first start.
+# Webhooks and notifications of an ended job. The first start writes the first record of notified jobs.
 MESSAGE_KILL_POINTS = [
     *_points({"services.webhooks.sender:WebhookSender._post": _TWICE, "desk.notifications.notifier:_send": _TWICE}),
     *(KillPoint(function="desk.notifications.sender:NotificationSender._record", when=when, call=2) for when in _TWICE),
@@ -165,7 +165,7 @@ ALL_KILL_POINTS = [
     *MESSAGE_KILL_POINTS,
     *CLOUD_KILL_POINTS,
 ]
-# Called inside a function with kill points, or by the same step of a test.
+# Functions called by a function with kill points, or in the same step of a test.
 COVERED_BY = {
     "apprise_urls:send_message": "desk.notifications.notifier:_send",
     "comfyui.client.client:ComfyClient.delete_run": "worker.files.run_folders:_remove",
@@ -183,7 +183,7 @@ COVERED_BY = {
     "worker.control:ControlPlane._request": "worker.files.transfers:Transfers.upload",
     "worker.state:StateFolder.open": "worker.state:_write",
 }
-# Other tests kill a process here, or repeat the step after a crash.
+# Functions in which other tests kill a process, or whose step they repeat after a crash.
 TESTED_BY = {
     "services.backup.before_upgrade:copy_before_upgrade": "test_leftovers_of_a_killed_copy_are_replaced",
     "autoscaling.providers.command:CommandProvider._run": "test_new_leader_orders_the_same_machine_after_a_crash",
@@ -200,7 +200,7 @@ TESTED_BY = {
     "storage.folder:Folder.sweep": "test_sweep_continues_after_a_file_that_vanishes",
     "worker.state:StateFolder.forget_upload": "test_input_read_after_its_worker_was_killed_is_removed",
 }
-# Nothing can be lost, repeated or left behind.
+# A kill in these functions cannot lose, repeat or leave behind anything.
 HARMLESS = {
     "autoscaling.kubernetes.pods:Pods._call": "sets the deletion cost of a pod, again after each decision",
     "autoscaling.providers.local:LocalProvider.__init__": "only an annotation",
@@ -249,7 +249,7 @@ HARMLESS = {
 
 
 def find_side_effects() -> dict[str, list[str]]:
-    """All functions with side effects, as `module:qualified_name`, and their calls."""
+    """Return all functions with side effects as `module:qualified_name`, and their calls."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -271,7 +271,7 @@ def functions_with_side_effects(tree: ast.AST, prefix: str = "") -> Iterator[tup
 
 
 def _side_effect(node: ast.AST) -> str | None:
-    """The call, if it has a side effect. Functions are also passed to threads."""
+    """Return the call if it has a side effect, also if it passes such a function to a thread."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in _NAMED:
         return node.id
     if not isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""`GpuInventory` over simulators: real processes that share a GPU, and servers of a pool."""
+"""A `GpuInventory` of simulators, which share GPUs as real processes and are servers of a pool."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ class SimulatedGpus:
     ) -> None:
         self.most = 0
         self.added = 0
-        # the reason why no more can be started, if any
+        # the reason why no further process can be started, if any
         self.refusal: str | None = None
         self._pool = pool
         self._gpus = {KEY: gpus} if isinstance(gpus, SimulatedGpuOptions) else gpus
@@ -85,7 +85,7 @@ class SimulatedGpus:
 
 
 def picture(seed: int, *, steps: int = 2, **more: Any) -> Graph:
-    """A graph that samples, so it uses memory and time of the GPU."""
+    """Return a graph that samples, so it uses memory and time of the GPU."""
     sampler = {"seed": seed, "steps": steps, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
     links = {"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]}
     return {

@@ -4,5 +4,5 @@ from pathlib import Path
 
 from comfyrelay.simulator import nodes
 
-# part of the package: the simulator uses it as its node definitions
+# this file is part of the package: the simulator uses it as its node definitions
 OBJECT_INFO_RECORDED = Path(nodes.__path__[0]) / "object_info.json"

@@ -16,7 +16,7 @@ class SmallDisk:
         self.is_mounted = False
 
     def mount(self) -> bool:
-        """Whether it was mounted, which usually only root may do."""
+        """Mount the disk, which usually only root may do; return whether this succeeded."""
         with suppress(OSError):
             command = ["mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "comfyrelay-tests", str(self.folder)]
             self.is_mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
@@ -34,7 +34,7 @@ class SmallDisk:
         assert self._resize(self._size_bytes), f"{self.folder} cannot be made larger"
 
     def unmount(self) -> None:
-        """Lazily: an exiting process may still have a file open."""
+        """Unmount lazily, because an exiting process may still have a file open."""
         if self.is_mounted:
             subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
             self.is_mounted = False

@@ -30,7 +30,7 @@ async def count_statements(world: World) -> AsyncIterator[Counter[str]]:
             listeners.append((engine, "before_cursor_execute", count))
             if world.backend == "postgresql":
                 listeners.append((engine, "checkout", watch))
-        # connections stay open between transactions, so existing ones are not checked out again
+        # existing connections remain open between transactions, so they are not checked out again
         idle = [tx._driver for pool in database._pools.values() for tx in pool._idle]
         for raw in filter(None, idle):
             raw.add_query_logger(count)
@@ -39,7 +39,7 @@ async def count_statements(world: World) -> AsyncIterator[Counter[str]]:
         event.listen(engine, name, listener)
     try:
         yield counted
-        # The driver reports a statement at the loop's next turn.
+        # The driver reports a statement in the next turn of the event loop.
         await asyncio.sleep(0)
         counted.update(running)
     finally:

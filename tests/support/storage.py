@@ -32,16 +32,16 @@ SECRETS = ("the-signing-secret", "an-older-secret-that-only-verifies")
 
 @contextmanager
 def serve_s3(folder: Path) -> Iterator[str]:
-    """Run rclone as an S3 server over a folder; yields its address."""
+    """Run rclone as an S3 server over a folder; yield its address."""
     (folder / BUCKET).mkdir(parents=True)
     command = [
         *(f"{sysconfig.get_path('scripts')}/rclone", "serve", "s3", str(folder), "--config", ""),
         *("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", "127.0.0.1:0"),
-        # allow uploads from every origin, as the CORS rule of our buckets does for the server
+        # allow uploads from every origin, as the CORS rule of a real bucket does for the server
         *("--allow-origin", "*"),
     ]
     log_path = folder.with_suffix(".log")
-    # into a file: a full pipe would block the server
+    # log into a file, because a full pipe would block the server
     with log_path.open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             while (found := re.search(r"http://[\d.]+:\d+", log_path.read_text(encoding="utf-8"))) is None:
@@ -54,11 +54,11 @@ def serve_s3(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def serve_composed_s3(folder: Path) -> Iterator[str]:
-    """Run the storage of the compose file with its command, on free ports; yields its address."""
+    """Run the storage of the compose file with its command on free ports; yield its address."""
     folder.mkdir(parents=True)
     s3 = composed(defaultdict(str))["services"]["s3"]
     ports = {"s3": free_port()}
-    # Another instance may run on this machine, and each port has a second one for gRPC.
+    # Another instance may run on this machine, and each port needs a second port for gRPC.
     own = [f"-{name}.port={ports.setdefault(name, free_port())}" for name in ("master", "filer", "volume", "s3")]
     own += [f"-{name}.port.grpc={free_port()}" for name in ("master", "filer", "volume", "s3")]
     own += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-dir={folder}", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}"]
@@ -68,7 +68,7 @@ def serve_composed_s3(folder: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{ports['s3']}"
     with (
         (folder / "weed.log").open("wb") as log,
-        # The last of equal options counts.
+        # If an option is repeated, the last value applies.
         subprocess.Popen([program, *options, *own], stdout=log, stderr=log, env=environment) as process,
     ):
         try:
@@ -93,7 +93,7 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
 
 @dataclass(kw_only=True)
 class Clock:
-    """The current time plus `later_seconds`."""
+    """A clock that shows the current time plus `later_seconds`."""
 
     later_seconds: float = 0
 
@@ -103,7 +103,7 @@ class Clock:
 
 @asynccontextmanager
 async def serve_files(root: Path, *, clock: Clock) -> AsyncIterator[LocalObjects]:
-    """Serve the URLs of a local store on a port."""
+    """Serve the URLs of a local store on a free port."""
     app = web.Application(client_max_size=1024**3)
     server = TestServer(app)
     stores: list[LocalObjects] = []

@@ -8,7 +8,7 @@ from comfyrelay.store.tenant import tables as tenant
 
 
 async def stored_and_known_paths(engine: Engine) -> tuple[set[str], set[str]]:
-    """The objects of tenants, without posters, previews and editor files, and the paths that rows name."""
+    """Return the objects of tenants except posters, previews and editor files, and the paths named in rows."""
     stored = {source_path(file.path).removesuffix(".editor") async for file in engine.objects.list("tenants")}
     known: set[str] = set()
     for shard in engine.databases.shards.values():

@@ -46,12 +46,12 @@ DESKTOP = Screen("desktop", 1440, 900)
 TABLET = Screen("tablet", 1024, 768)
 PHONE = Screen("phone", 390, 844, is_phone=True)
 
-# The console reports policy violations, but drops repeated ones; the event reports all.
+# The browser console omits repeated policy violations; the event reports all of them.
 POLICY = """addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.effectiveDirective} forbids ${event.blockedURI} ${event.sample}`));"""
-# Two frames: the last response is then rendered.
+# After two frames, the last response is rendered.
 _FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-# Event streams stay open, and media loads while it plays.
+# Requests that may not end: event streams remain open, and media loads while it plays.
 _ENDLESS = ("eventsource", "media")
 
 
@@ -64,7 +64,7 @@ class PageLog:
     under_way: set[Request] = field(default_factory=set)
 
     def elsewhere(self, url: str) -> list[str]:
-        """Requests to other servers than `url`."""
+        """Return requests to servers other than `url`."""
         own = urlsplit(url).netloc
         urls = (urlsplit(address) for address in self.addresses)
         return [parts.geturl() for parts in urls if parts.scheme != "blob" and parts.netloc != own]
@@ -87,11 +87,11 @@ def _lock() -> Iterator[None]:
 async def open_context(
     chromium: Browser, url: str, *, theme: Theme = "dark", screen: Screen = DESKTOP
 ) -> AsyncIterator[BrowserContext]:
-    """A browser context in which the owner of the desk at `url` is signed in."""
+    """Open a browser context in which the owner of the desk at `url` is signed in."""
     context = await chromium.new_context(
         base_url=url,
         color_scheme=theme,
-        # animations would give wrong colours
+        # animations would change the measured colours
         reduced_motion="reduce",
         viewport={"width": screen.width, "height": screen.height},
         is_mobile=screen.is_phone,
@@ -125,7 +125,7 @@ def record_page(page: Page) -> PageLog:
     page.on("console", on_console)
     page.on("pageerror", lambda error: log.complaints.append(str(error)))
     page.on("request", on_request)
-    # a function: Playwright sets attributes on the handler
+    # this must be a function, because Playwright sets attributes on the handler
     page.on("requestfinished", lambda request: log.under_way.discard(request))  # noqa: PLW0108
     page.on("requestfailed", lambda request: log.under_way.discard(request))  # noqa: PLW0108
     return log
@@ -133,7 +133,7 @@ def record_page(page: Page) -> PageLog:
 
 async def settled(page: Page, log: PageLog) -> None:
     """Wait until the area is visible and all requests are done."""
-    # not by role: an open dialog hides it
+    # do not select by role, because an open dialog hides the area
     await expect(page.locator("main :is(h1, h2, h3)").first).to_be_visible()
     quiet = 0
     while quiet < 3:

@@ -14,11 +14,11 @@ from tests.support.world import PATIENCE_SECONDS
 @dataclass
 class Receiver:
     url: str
-    # Status codes of the next responses; 204 after them.
+    # Status codes of the next responses; later responses have 204.
     statuses: list[int] = field(default_factory=list)
     answer: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Responses wait until it is set.
+    # Responses wait until this event is set.
     free: asyncio.Event = field(default_factory=asyncio.Event)
     received: list[tuple[dict[str, str], str]] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)

@@ -1,6 +1,6 @@
-"""The whole system in real processes: server, workers and commands, with a network that tests can break.
+"""Run the whole system as real processes: server, workers and commands, on a network that tests can break.
 
-ComfyUI simulators run in the test's event loop, so that tests can control them.
+ComfyUI simulators run in the event loop of the test, so tests can control them.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ FLEET = "home"
 COST = 7
 TOKENS = 1_000
 ENDED = ("completed", "failed", "canceled")
-# Prefixes of worker requests, as the proxies see them.
+# Prefixes of worker requests as the proxies see them.
 DOWNLOAD = b"GET /"
 UPLOAD = b"PUT /"
 COMPLETE = b"POST /api/worker/complete"
@@ -75,7 +75,7 @@ class System:
     server: Service
     settings: Mapping[str, str]
     http: httpx.AsyncClient
-    # between workers and the server, and between all processes and the files
+    # proxies between workers and the server, and between all processes and the files
     api: Proxy
     files: Proxy
     simulator: Simulator
@@ -83,13 +83,13 @@ class System:
     user_token: str = ""
     workers: list[Service] = field(default_factory=list)
     simulators: list[Simulator] = field(default_factory=list)
-    # files of effects, which may stay on a ComfyUI
+    # files of effects, which may remain on a ComfyUI
     assets: list[bytes] = field(default_factory=list)
     _workflows: list[str] = field(default_factory=list)
     _submitted: list[str] = field(default_factory=list)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
-    # the operator
+    # actions of the operator
 
     async def admin(self, method: str, path: str, body: Any = None) -> Any:
         return _data(await self.http.request(method, f"/api/admin{path}", json=body, headers=_bearer(self.admin_token)))
@@ -103,7 +103,7 @@ class System:
         overrides: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> int:
-        """An effect of the fleet; it inverts an image by default."""
+        """Add an effect to the fleet, which by default inverts an image."""
         graph = invert_file("{{INPUT}}") if graph is None else graph
         body = {"slug": slug, "graph": graph, "properties": list(properties), **_IMAGE, **more}
         await self.admin("POST", "/workflows", body)
@@ -118,7 +118,7 @@ class System:
         return effect_id
 
     async def plain_effect(self, slug: str = "plain", **more: Any) -> int:
-        """An effect without an input file."""
+        """Add an effect without an input file."""
         graph = invert()
         graph["1"]["inputs"]["color"] = "{{COLOR}}"
         return await self.effect(slug, graph, properties=[COLOR], **more)
@@ -134,7 +134,7 @@ class System:
         )
 
     async def asset(self, content: bytes, *, name: str = "logo.png", mime_type: str = "image/png") -> str:
-        """Upload an effect asset; returns its path."""
+        """Upload an effect asset; return its path."""
         body = {"mime_type": mime_type, "size": len(content), "original_filename": name}
         created = await self.admin("POST", "/assets", body)
         await self._put(created, content)
@@ -150,7 +150,7 @@ class System:
         variables: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Service:
-        """A worker that is not started yet; `settings` are the worker's, in lower case without their prefix."""
+        """Return a worker that is not started yet; `settings` are its settings, in lower case without the prefix."""
         environment = self._environment(worker_id, simulators=simulators, variables=variables, **settings)
         log = self.folder / f"{worker_id}.log"
         service = Service(worker_id, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
@@ -158,7 +158,7 @@ class System:
         return service
 
     async def checked(self, *words: str, worker_id: str = "gpu-1", **settings: Any) -> tuple[int, str]:
-        """Run `comfyrelay worker check` with the settings of a worker; returns its exit code and output."""
+        """Run `comfyrelay worker check` with the settings of a worker; return its exit code and output."""
         environment = self._environment(worker_id, **settings)
         return await run_command("worker", "check", *words, environment=environment, log=self.folder / "check.log")
 
@@ -216,7 +216,7 @@ class System:
                 else:
                     return
 
-    # the user
+    # actions of the user
 
     async def user(self, method: str, path: str, body: Any = None) -> Any:
         return _data(await self.http.request(method, f"/api{path}", json=body, headers=_bearer(self.user_token)))
@@ -229,7 +229,7 @@ class System:
         return file_id
 
     async def submit(self, effect: int | str, content: bytes | None = None, **more: Any) -> str:
-        """Submit a job of an effect or of the user's workflow, with a file if given; returns its id."""
+        """Submit a job of an effect or of the user's workflow, with a file if given; return its id."""
         if content is not None:
             is_video = content is MP4
             more["input_file_id"] = await self.upload(
@@ -263,7 +263,7 @@ class System:
                     try:
                         job = await self.job(job_id)
                     except httpx.TransportError:
-                        # the server is being restarted
+                        # the server is restarting
                         job = {"status": "unknown"}
                     if job["status"] in statuses:
                         return job
@@ -273,7 +273,7 @@ class System:
             raise AssertionError(f"The job did not become {' or '.join(statuses)}: {job}") from None
 
     async def completed(self, job_id: str, *, seconds: float = PATIENCE_SECONDS) -> bytes:
-        """Wait until a job is completed; returns its output."""
+        """Wait until a job is completed; return its output."""
         job = await self.until(job_id, "completed", seconds=seconds)
         [output] = job["outputs"]
         async with httpx.AsyncClient() as http:
@@ -283,24 +283,24 @@ class System:
         return answer.content
 
     async def lease_of(self, job_id: str) -> Any:
-        """The dispatch of a job."""
+        """Return the dispatch of a job."""
         [found] = (await self.admin("GET", f"/dispatches?search={job_id}"))["items"]
         return found
 
     async def log_lines(self, job_id: str) -> list[str]:
-        """The log of a job. Customers cannot read it, because it names nodes and servers."""
+        """Return the log of a job, which customers cannot read because it names nodes and servers."""
         tenant_id = (await self.lease_of(job_id))["tenant_id"]
         async with self._engine() as engine:
             page = await engine.jobs.views.logs(tenant_id, job_id, after_id=0, limit=200, is_admin=True)
         return [line.line for line in page.items]
 
     async def waiting(self, job_id: str) -> Any:
-        """Why a job waits, as operators read it."""
+        """Return the wait reason of a job as operators see it."""
         return await self.admin("GET", f"/dispatches/{(await self.lease_of(job_id))['id']}/waiting")
 
     async def until_leased(self, job_id: str, *, by: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # poll: the server sends no event
+            # the server sends no event for this, so poll
             while (await self.lease_of(job_id))["worker_id"] != by:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -323,7 +323,7 @@ class System:
     # checks after every test
 
     async def check(self) -> None:
-        """Stop all processes; then no files may remain, and all databases must agree."""
+        """Stop all processes; check that no files remain and that all databases agree."""
         for worker in self.workers:
             if worker.is_running:
                 worker.send(signal.SIGTERM)
@@ -348,7 +348,7 @@ class System:
             )
 
     async def silence(self, worker_id: str) -> None:
-        """Set the last contact of a worker to an hour ago."""
+        """Set the last contact with a worker to an hour ago."""
         async with self._engine() as engine:
             await execute(
                 engine.databases.central,
@@ -357,7 +357,7 @@ class System:
             )
 
     def _engine(self) -> Engine:
-        """The databases of the server."""
+        """Open the databases of the server."""
         return Engine(
             Settings(
                 data_dir=Path(self.settings["DATA_DIR"]),
@@ -367,7 +367,7 @@ class System:
         )
 
     def left_on_worker(self) -> list[Path]:
-        """Job files, leases and partial downloads of workers."""
+        """Return remaining job files, leases and partial downloads of workers."""
         root = self.folder / "worker"
         files = [path for path in root.rglob("*") if path.is_file()]
         return [
@@ -377,7 +377,7 @@ class System:
         ]
 
     def left_on_comfyui(self, simulator: Simulator) -> list[Path]:
-        """Files in the folders of ComfyUI, except effect assets."""
+        """Return files in the folders of ComfyUI, except effect assets."""
         paths = [path for kind in ("input", "output", "temp") for path in (simulator.folder / kind).rglob("*")]
         return [path for path in paths if path.is_file() and path.read_bytes() not in self.assets]
 
@@ -402,7 +402,7 @@ class System:
 
 @dataclass(frozen=True)
 class Populated:
-    """The data folder of a server, and its users."""
+    """The data folder of a server and the tokens of its users."""
 
     folder: Path
     admin_token: str
@@ -410,7 +410,7 @@ class Populated:
 
 
 async def populate(folder: Path) -> Populated:
-    """The initial data of a system on SQLite."""
+    """Create the initial data of a system on SQLite."""
     async with open_system(folder, {}, quiet=True) as system:
         system.server.send(signal.SIGTERM)
         assert await system.server.ended() == 0
@@ -429,10 +429,10 @@ async def open_system(
     populated: Populated | None = None,
     is_empty: bool = False,
 ) -> AsyncIterator[System]:
-    """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL.
+    """Run a server with an administrator, a user with tokens and an empty fleet; `s3` is a server and a storage URL.
 
-    The data comes from `populated` or is created, unless `is_empty`. At the end it prints the output of the processes,
-    unless `quiet`.
+    The data comes from `populated` or is created, unless `is_empty` is set. At the end, the output of the processes is
+    printed, unless `quiet` is set.
     """
     port = free_port()
     server_url = f"http://127.0.0.1:{port}"
@@ -442,7 +442,7 @@ async def open_system(
         own = {
             "DATA_DIR": str(folder / "server"),
             "PORT": str(port),
-            # local files are served by the server
+            # the server itself serves local files
             "PUBLIC_URL": server_url if s3 else files.url,
             "FLEET_SECRETS": json.dumps(SECRETS.fleet),
             "SIGNING_SECRETS": json.dumps(SECRETS.signing),

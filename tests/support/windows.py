@@ -10,11 +10,11 @@ from pathlib import Path
 from comfyrelay.configuration import ENV_PREFIX
 
 WITHOUT_POSIX = Path(__file__).with_name("without_posix")
-# Fail on file access without an encoding.
+# Let file access without an encoding fail.
 PYTHON = (sys.executable, "-X", "warn_default_encoding")
 
 if sys.platform == "win32":
-    # a process in its own group gets no Ctrl-C there
+    # on Windows, a process in its own group gets no Ctrl-C
     GROUP, CTRL_C, CTRL_BREAK = subprocess.CREATE_NEW_PROCESS_GROUP, signal.CTRL_BREAK_EVENT, signal.CTRL_BREAK_EVENT
 elif sys.platform == "linux":
     # simulated
@@ -24,7 +24,7 @@ else:
 
 
 def environment(root: Path, **variables: str) -> Mapping[str, str]:
-    """The environment of a process for which file names under `root` behave as on Windows."""
+    """Return the environment of a process for which files under `root` behave as on Windows."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
     playing = {"PYTHONPATH": str(WITHOUT_POSIX), "TESTS_WINDOWS_ROOT": str(root)} if sys.platform == "linux" else {}
     return {**ours, **playing, **variables}

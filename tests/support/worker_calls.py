@@ -14,7 +14,7 @@ PICTURE = png()
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A user with an effect and a job of it."""
+    """A user, an effect, and the user's job of this effect."""
 
     user: User
     effect_id: int

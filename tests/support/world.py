@@ -40,7 +40,7 @@ from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.history import Position
 from comfyrelay.store.tenant.library import media
 
-# Timeout of every wait: far longer than a busy machine needs. Only failures reach it.
+# The timeout of every wait, far longer than a busy machine needs: only failures reach it.
 PATIENCE_SECONDS = float(os.environ.get("TESTS_PATIENCE_SECONDS", "120"))
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 OUTPUT = SettledOutput(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
@@ -49,7 +49,7 @@ GRAPH = {
     "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "model": ["1", 0]}},
     "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0], "file": "{{INPUT}}"}},
 }
-# Users may add their own workflows, and run them for free.
+# Users may add their own workflows and run them for free.
 FREE_WORKFLOWS: dict[str, Any] = {"own_workflows": "everyone", "own_workflow_tokens_per_second": 0}
 PROMPT = {
     "key": "prompt",
@@ -61,7 +61,7 @@ PROMPT = {
 
 
 class Crash(BaseException):
-    """A crash of the process: no `except Exception` may catch it."""
+    """A crash of the process, which no `except Exception` may catch."""
 
 
 class Clock(Protocol):
@@ -72,7 +72,7 @@ class Clock(Protocol):
 
 
 class Backend(Protocol):
-    """Creates the databases of a world."""
+    """Create the databases of a world."""
 
     name: str
 
@@ -82,7 +82,7 @@ class Backend(Protocol):
 
 @dataclass
 class PythonClock:
-    """SQLite's clock is a function of the process."""
+    """A clock for SQLite, whose clock is a Python function."""
 
     now: datetime = START
 
@@ -92,7 +92,7 @@ class PythonClock:
 
 @dataclass
 class PostgresClock:
-    """PostgreSQL's clock is `relay_now()`, which reads a table here."""
+    """A clock for PostgreSQL, whose `relay_now()` reads a table in tests."""
 
     connections: list[asyncpg.Connection]
     now: datetime = START
@@ -154,7 +154,7 @@ END $$;
 
 @contextmanager
 def memory_folder() -> Iterator[Path]:
-    """A folder in memory, if the system has one: tests need not wait for the disk."""
+    """Return a folder in memory if the system has one, so that tests do not wait for the disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
@@ -186,13 +186,14 @@ class SqliteBackend:
 
 
 class PostgresBackend:
-    """Databases are copies of templates. A used database is cleaned and used again, which is far faster than a copy.
-    One with a changed schema or much data is dropped."""
+    """Databases are copies of templates. A used database is cleaned and reused, which is far faster than copying,
+    unless its schema changed or it has much data.
+    """
 
     name = "postgresql"
 
     def __init__(self, url: str, *, real_clock: bool = False) -> None:
-        """`url` has `{}` for the name of the database."""
+        """Create the backend; `url` has `{}` in place of the database name."""
         self._url = url
         self._real_clock = real_clock
         self._has_templates = False
@@ -249,7 +250,7 @@ class PostgresBackend:
 
 
 async def _clean(connection: asyncpg.Connection) -> bool:
-    """Reset a database to its template; returns whether that was possible."""
+    """Reset a database to its template; return whether that was possible."""
     # terminate leftover connections, which may hold locks
     while await connection.fetchval(TERMINATE_CONNECTIONS):  # noqa: ASYNC110  (the server sends no signal)
         await asyncio.sleep(0.001)
@@ -316,7 +317,7 @@ class World:
     async def desk(
         self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10, workflow: WorkflowRecord | None = None
     ) -> "Desk":
-        """One user, one effect and one worker that may run it."""
+        """Create a user, an effect and a worker that may run it."""
         workflow = workflow or await self.workflow()
         effect = await self.effect(workflow, cost=cost)
         fleet = await self.fleet(workflow)
@@ -375,7 +376,7 @@ class World:
         await self.clock.set(self.clock.now + timedelta(seconds=seconds))
 
     async def expire(self) -> int:
-        """Expire every lease and run the reaper; returns the number of dispatches it moved."""
+        """Expire every lease and run the reaper; return the number of dispatches that changed."""
         settings = self.engine.settings
         await self.advance(settings.lease_ttl_seconds + settings.late_seconds)
         return await self.engine.queue.reaper.run_once()
@@ -389,7 +390,7 @@ class World:
         await self.engine.outbox.recovery.run_once(grace_seconds=0)
 
     def crash_on(self, step: str, boundary: Boundary) -> list[str]:
-        """Crash once at this boundary of this step; the list says whether it happened."""
+        """Crash once at this boundary of this step; the returned list is empty until then."""
         crashed: list[str] = []
 
         async def crash(at: str, where: Boundary) -> None:
@@ -405,7 +406,7 @@ class World:
             database.crash = crash
 
     async def restart(self, hooks: Hooks | None = None) -> Engine:
-        """Start a new engine, as after a crash: everything in memory is lost."""
+        """Start a new engine, as after a crash, so everything in memory is lost."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -517,12 +518,12 @@ async def open_world(
         try:
             yield world
         finally:
-            # the current engine: the world may have been restarted
+            # stop the current engine, because the world may have been restarted
             await world.engine.stop()
 
 
 def graph_of(model: str) -> dict[str, Any]:
-    """The graph with another model, so with another workflow hash."""
+    """Return the graph with another model and therefore another workflow hash."""
     return {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": f"{model}.safetensors"}}}
 
 
@@ -539,7 +540,7 @@ async def execute(database: Database, statement: str, **values: Any) -> list[Any
 async def submit_many(
     world: World, user: User, effect: EffectRecord, count: int, *, priority: int = 0
 ) -> list[JobRecord]:
-    """Submit a batch, which counts as one active job; returns its jobs in queue order."""
+    """Submit a batch, which counts as one active job; return its jobs in queue order."""
     request = BatchRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
@@ -555,7 +556,7 @@ async def submit_many(
 
 @asynccontextmanager
 async def shard_down(world: World, name: str) -> AsyncIterator[None]:
-    """Make a shard unreachable during the block."""
+    """Make a shard unreachable until the block ends."""
     shards = world.engine.databases.shards
     reachable = shards[name]
     folder = str(Path(reachable.url.database or "").parent)
@@ -593,7 +594,7 @@ async def submit_batch(
 
 
 def queued_dispatch(**values: Any) -> Dispatch:
-    """A queued dispatch without a database."""
+    """Return a queued dispatch that is in no database."""
     dispatch = Dispatch(
         id=1,
         tenant_id="t",

@@ -15,7 +15,7 @@ from comfyrelay.worker.settings import load_worker_settings
 
 @pytest.fixture(autouse=True)
 def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder without a settings file, and an environment without our variables."""
+    """Return a data folder without a settings file, and an environment without our variables."""
     for field in Settings.model_fields:
         monkeypatch.delenv(f"COMFYRELAY_{field.upper()}", raising=False)
     monkeypatch.delenv("COMFYRELAY_CONFIG", raising=False)

@@ -1,4 +1,4 @@
-"""Simulates Python on Windows, as far as Linux allows, for every process with this folder in PYTHONPATH.
+"""Simulate Python on Windows, as far as Linux allows, in every process with this folder in PYTHONPATH.
 
 POSIX-only features are removed, open files can be neither replaced nor removed, and names that Windows rejects cannot
 be created. Python's own use of POSIX still works.
@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# They read the platform once, and need the real one.
+# These modules read the platform once and need the real one.
 import psutil  # noqa: F401
 import rich.console  # noqa: F401
 
@@ -47,7 +47,7 @@ FUNCTIONS = (
     *("setpgid", "setsid", "setuid", "sysconf", "wait3", "wait4", "waitid"),
 )
 SIGNALS = ("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGSTOP", "SIGTSTP", "SIGUSR1", "SIGUSR2")
-# Names below it behave as on Windows; the number is the path length that is left.
+# File names below this folder behave as on Windows; the number is the remaining path length.
 ROOT, ROOM = os.environ.get("TESTS_WINDOWS_ROOT"), 259 - len(r"C:\Users\somebody-s\.local\share\comfyrelay")
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
@@ -56,7 +56,7 @@ def remove_posix() -> None:
     for name in FUNCTIONS:
         if hasattr(os, name):
             delattr(os, name)
-    # used by Python to stop a child
+    # Python uses this to stop a child
     subprocess.Popen.kill = lambda self: self.send_signal(9)  # type: ignore[method-assign]
     signal.SIGBREAK = signal.SIGQUIT  # type: ignore[attr-defined]
     for name in SIGNALS:

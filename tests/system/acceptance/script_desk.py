@@ -79,7 +79,7 @@ class ScriptDesk(OpenDesk):
     # reading
 
     async def items(self, batch_id: str) -> list[str]:
-        """The jobs of a batch, in order."""
+        """Return the jobs of a batch, in order."""
         found = [job async for job in self.client.jobs(batch_id=batch_id)]
         return [item.id for item in sorted(found, key=lambda job: job.item_no)]
 
@@ -131,7 +131,7 @@ class ScriptDesk(OpenDesk):
         return found
 
     async def last_attempt(self, job_id: str) -> Mapping[str, Any]:
-        """The record of a script's last run: `argv`, `exit_code`, `outputs`, `seed` and `log`."""
+        """Return the record of a script's last run: `argv`, `exit_code`, `outputs`, `seed` and `log`."""
         [*_, attempt] = (await self.about(job_id)).attempts
         return attempt.about or {}
 

@@ -21,7 +21,7 @@ WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\W
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def links_that_escape(desk: ScriptDesk) -> AsyncIterator[None]:
-    """Links in the input and template folders that lead out of them."""
+    """Create links in the input and template folders that lead out of them."""
     links = [desk.desk.input_folder / "link", desk.comfyui.parent / "templates" / "link.json"]
     for link in links:
         link.symlink_to("/etc")

@@ -55,7 +55,7 @@ class WholeFleet:
         return self.system.folder / "server" / "machines" / "production" / FLEET
 
     async def leased(self) -> set[str]:
-        """The workers with leases."""
+        """Return the workers with leases."""
         return {row["worker_id"] for row in await self.central.fetch(LEASED)}
 
     async def until_working(self, count: int, *, but: frozenset[str] = frozenset()) -> list[str]:

@@ -205,7 +205,7 @@ async def publish(page: Page, system: System) -> None:
 
 
 async def offered(system: System, slug: str) -> Any:
-    """The effect as users see it, or None."""
+    """Return the effect as users see it, or None."""
     found = (await system.user("GET", "/effects"))["items"]
     return next((effect for effect in found if effect["slug"] == slug), None)
 

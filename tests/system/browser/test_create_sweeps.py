@@ -26,7 +26,7 @@ async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDrive
 
 
 async def ended_batch(driver: PageDriver) -> str:
-    """The id of the only batch, once its jobs have ended."""
+    """Return the id of the only batch, once its jobs have ended."""
     [batch] = (await driver.call("GET", "/api/batches"))["items"]
     for job in (await driver.call("GET", f"/api/ai-jobs?batch_id={batch['id']}&limit=200"))["items"]:
         await driver.ended(job["id"])

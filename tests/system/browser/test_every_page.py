@@ -140,7 +140,7 @@ def unexpected(page_log: PageLog) -> list[str]:
 
 
 async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
-    """Violations of these rules, or of all rules."""
+    """Return violations of these rules, or of all rules."""
     if not await page.evaluate("'axe' in window"):
         # not as a page element, which the content security policy would block
         await page.evaluate(axe)

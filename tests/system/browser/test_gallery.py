@@ -86,7 +86,7 @@ async def box(element: Locator) -> FloatRect:
 
 
 async def colors(element: Locator) -> int:
-    """The number of colors on the screen where the element is."""
+    """Return the number of colors on the screen where the element is."""
     with Image.open(io.BytesIO(await element.screenshot())) as picture:
         return len(picture.convert("RGB").getcolors(picture.width * picture.height) or [])
 

@@ -242,7 +242,7 @@ async def test_rows_do_not_overlap_next_to_an_open_panel(queue: PageDriver) -> N
 
 
 def overlap(first: FloatRect, second: FloatRect) -> bool:
-    """Whether two boxes have more than a rounding error in common."""
+    """Return whether two boxes have more than a rounding error in common."""
     width = min(first["x"] + first["width"], second["x"] + second["width"]) - max(first["x"], second["x"])
     height = min(first["y"] + first["height"], second["y"] + second["height"]) - max(first["y"], second["y"])
     return width > 1 and height > 1

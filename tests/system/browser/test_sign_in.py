@@ -30,7 +30,7 @@ async def fill_in(page: Page, email: str, password: str) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(chromium: Browser, shared_server: System) -> AsyncIterator[Page]:
-    """A page without a session."""
+    """Yield a page without a session."""
     async with open_visitor(chromium, shared_server) as context:
         yield await context.new_page()
 

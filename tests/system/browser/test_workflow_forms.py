@@ -51,7 +51,7 @@ async def test_dropped_graph_becomes_a_form_with_node_ranges_and_choices(shared:
 
 
 def with_app_view() -> dict[str, Any]:
-    """The same graph as the editor saves it, with four inputs for the app view."""
+    """Return the same graph as the editor saves it, with four inputs for the app view."""
     loader = PROMPT_GRAPH["1"]["inputs"]["ckpt_name"]
     sampler = [("model", "MODEL", 1), ("positive", "CONDITIONING", 4), ("negative", "CONDITIONING", 5)]
     renamed = {"name": "height", "type": "INT", "link": None, "widget": {"name": "height"}, "label": "How high"}

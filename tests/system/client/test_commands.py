@@ -415,7 +415,7 @@ async def test_top_shows_why_nothing_runs(site: Site) -> None:
 
 @asynccontextmanager
 async def top_in_a_terminal(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, Callable[[bytes], object], Any]]:
-    """The screen, a function that sends keys, and the process."""
+    """Yield the screen, a function that sends keys, and the process."""
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
         sys.executable,

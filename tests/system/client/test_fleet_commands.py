@@ -12,7 +12,7 @@ from tests.system.autoscaling.test_scaling_commands import create_and_change
 
 @pytest.fixture
 async def env(site: Site, tmp_path: Any) -> dict[str, str]:
-    """The environment of a machine without the databases of the server."""
+    """Return the environment of a machine without the databases of the server."""
     admin = await site.api.user("root@example.com", is_admin=True)
     token = admin.headers["Authorization"].removeprefix("Bearer ")
     return {**site.env, "COMFYRELAY_TOKEN": token, "COMFYRELAY_DATA_DIR": str(tmp_path / "elsewhere")}

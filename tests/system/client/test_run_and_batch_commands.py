@@ -22,7 +22,7 @@ def written(folder: Path, graph: Any, name: str = "graph.json") -> str:
 
 
 async def graphs_of(site: Site, count: int) -> list[Any]:
-    """The graphs that a worker gets for the newest workflow's jobs, in order."""
+    """Return the graphs that a worker gets for the newest workflow's jobs, in order."""
     [workflow] = await site.client.workflows()
     await site.api.engine.workers.fleets.create(slug="own", workflow_slugs=[workflow.slug])
     worker = await site.api.worker("gpu-own", fleet="own", max_concurrency=count)

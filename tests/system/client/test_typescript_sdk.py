@@ -23,7 +23,7 @@ REFUSED = {"apiKey of partner nodes": "extra_data"}
 
 @pytest.fixture(scope="module")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the installed package."""
+    """Return the folder of the installed package."""
     return install(SDK, tmp_path_factory.mktemp("sdk"))
 
 

@@ -79,7 +79,7 @@ class ComposedProcesses:
         return {key: self.text(value) for key, value in service(name).get("environment", {}).items()}
 
     def words(self, name: str) -> list[str]:
-        """The command with local folders and ports."""
+        """Return the command with local folders and ports."""
         found = {"-dir=/data": f"-dir={self._folder / 's3'}", "-s3.port=9000": f"-s3.port={self.port['s3']}"}
         found |= {"0.0.0.0": "127.0.0.1", "-ip.bind=0.0.0.0": "-ip.bind=127.0.0.1"}
         found |= {"8188": str(self.port["comfyui"]), "9100": str(self.port["worker"])}
@@ -205,7 +205,7 @@ async def _upload(page: Page, content: bytes) -> str:
 
 
 def _check(name: str) -> list[str]:
-    """Arguments of the health check of a service or its image, after `python`."""
+    """Return arguments of the health check of a service or its image, after `python`."""
     own = service(name).get("healthcheck")
     if own is not None:
         found: list[str] = own["test"]

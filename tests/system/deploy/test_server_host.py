@@ -45,7 +45,7 @@ class Site:
 
 
 def caddy(site: Site) -> list[str]:
-    """The words that start Caddy with the sample, which passed its own check."""
+    """Return the words that start Caddy with the sample, which passed its own check."""
     sample = (HOST / "Caddyfile").read_text()
     own = f"{{\n\tadmin off\n\thttp_port {site.http}\n\thttps_port {site.https}\n}}\n"
     text = own + sample.replace("127.0.0.1:8420", f"127.0.0.1:{site.server}").replace(
@@ -58,7 +58,7 @@ def caddy(site: Site) -> list[str]:
 
 
 def nginx(site: Site) -> list[str]:
-    """The words that start nginx with the sample, which passed its own check."""
+    """Return the words that start nginx with the sample, which passed its own check."""
     text = (HOST / "nginx.conf").read_text()
     for before, after in {
         "listen 443": f"listen 127.0.0.1:{site.https}",

@@ -39,7 +39,7 @@ async def until_done(desk: OpenDesk, batch_id: str, count: int) -> None:
 
 
 async def outputs(desk: OpenDesk, batch_id: str, to: Path) -> dict[str, str]:
-    """The hash of each job's downloadable output."""
+    """Return the hash of each job's downloadable output."""
     found = {}
     async for job in desk.client.jobs(batch_id=batch_id):
         if job.status == "completed":

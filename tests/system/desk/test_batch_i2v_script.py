@@ -82,7 +82,7 @@ async def run(folder: Path, simulator: Simulator, *options: str) -> tuple[int, l
 
 
 async def graphs(simulator: Simulator) -> list[Graph]:
-    """The graphs that ran, in order."""
+    """Return the graphs that ran, in order."""
     async with httpx.AsyncClient() as http:
         history: dict[str, Any] = (await http.get(f"{simulator.url}/history")).json()
     return [entry["prompt"][2] for entry in sorted(history.values(), key=lambda entry: entry["prompt"][0])]

@@ -336,7 +336,7 @@ async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_
 
 
 def pictures(folder: Path) -> tuple[str, str]:
-    """A red and a blue picture."""
+    """Return a red and a blue picture."""
     for colour in ("red", "blue"):
         (folder / f"{colour}.png").write_bytes(png(colour))
     return str(folder / "red.png"), str(folder / "blue.png")

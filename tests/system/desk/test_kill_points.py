@@ -156,7 +156,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 async def storage_differences(data_dir: Path) -> list[str]:
-    """Objects without a row and rows without an object, after retention."""
+    """Return objects without a row and rows without an object, after retention."""
     async with Engine(Settings(data_dir=data_dir), clock=lambda: utc_now() + timedelta(days=3)) as engine:
         await engine.operations.retention.run_once(grace_seconds=0)
         await engine.jobs.removal.run_once(grace_seconds=0)

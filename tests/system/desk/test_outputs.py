@@ -18,7 +18,7 @@ async def one_done(desk: OpenDesk) -> str:
 
 
 def pictures(*folders: Path) -> dict[int, list[Path]]:
-    """Pictures by inode: one file may have several names."""
+    """Return pictures by inode: one file may have several names."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
         for path in folder.rglob("*.png"):

@@ -26,7 +26,7 @@ def guide_says(*sentences: str) -> None:
 
 
 def button(where: Page | Locator, name: str) -> Locator:
-    """A button that the guide names."""
+    """Return a button that the guide names."""
     guide_says(f"**{name}**")
     return where.get_by_role("button", name=name, exact=True)
 

@@ -55,7 +55,7 @@ class Terminal:
 
 
 async def printed(log: Path) -> str:
-    """The address that the server printed for its first administrator."""
+    """Return the address that the server printed for its first administrator."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         # another process writes the file and sends no signal
         while (found := PRINTED.search(log.read_text() if log.exists() else "")) is None:  # noqa: ASYNC110

@@ -30,7 +30,7 @@ ADVISORY = {
 
 @contextmanager
 def advisories(*known: dict[str, Any]) -> Iterator[str]:
-    """A simulated OSV that returns these advisories for every package."""
+    """Yield a simulated OSV that returns these advisories for every package."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -26,7 +26,7 @@ def path_without_node(tmp_path: Path) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The sources without a built web app."""
+    """Return the sources without a built web app."""
     folder = tmp_path / "checkout"
     not_copied = shutil.ignore_patterns("node_modules", "__pycache__")
     for name in ("ui", "requirements", "src", "tools"):

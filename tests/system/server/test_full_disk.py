@@ -55,7 +55,7 @@ async def test_full_disk_is_503_until_space_is_free_and_logs_no_secret(tmp_path:
 
 @asynccontextmanager
 async def small_databases(postgres_url: str) -> AsyncIterator[tuple[SmallDisk, str, str]]:
-    """A small disk, a central database elsewhere, and a shard on that disk."""
+    """Yield a small disk, a central database elsewhere, and a shard on that disk."""
     connection = await asyncpg.connect(postgres_url.format("postgres"))
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-") as folder:
         # run as root, the server belongs to another user

@@ -61,7 +61,7 @@ async def receiver() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
 
 
 def tree(spans: list[tuple[str, Span]], job_id: str) -> dict[str, tuple[str, str | None]]:
-    """The spans of a job by name, with their service and the name of their parent."""
+    """Return the spans of a job by name, with their service and the name of their parent."""
     found = [(service, span) for service, span in spans if span.trace_id == UUID(job_id).bytes]
     names = {span.span_id: span.name for _, span in found}
     assert len(names) == len(found)

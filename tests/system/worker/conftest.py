@@ -23,7 +23,7 @@ def settings() -> Mapping[str, str]:
 
 @pytest.fixture
 def simulators() -> int:
-    """The number of ComfyUI simulators."""
+    """Return the number of ComfyUI simulators."""
     return 1
 
 

@@ -35,7 +35,7 @@ async def other(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[
 
 
 def sends_to(site: ComfySite) -> dict[str, Any]:
-    """The settings of a worker that sends its jobs to a server."""
+    """Return the settings of a worker that sends its jobs to a server."""
     return {
         "simulators": [],
         "comfy_providers": "cloud",

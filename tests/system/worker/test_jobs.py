@@ -27,7 +27,7 @@ async def _until_in(folder: Path, content: bytes) -> None:
 
 
 def _copies(system: System, worker_id: str) -> Path:
-    """The effect assets that the worker uploaded to ComfyUI."""
+    """Return the effect assets that the worker uploaded to ComfyUI."""
     return system.simulator.folder / "input" / "comfyrelay" / asset_folder(system.folder / "worker" / worker_id)
 
 

@@ -157,7 +157,7 @@ values = st.dictionaries(st.sampled_from(["{x}", "{y}", "a", "ab", "\\"]), texts
 
 
 def shape(value: Any) -> Any:
-    """The graph without its literal values."""
+    """Return the graph without its literal values."""
     if isinstance(value, dict):
         return {key: shape(part) for key, part in value.items()}
     return [shape(part) for part in value] if isinstance(value, list) else None

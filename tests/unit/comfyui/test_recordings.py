@@ -23,7 +23,7 @@ def recording(name: str, version: str) -> dict[str, Any]:
 
 
 def events_of(name: str, version: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
-    """The socket messages about the first prompt of a recording, and its history entry."""
+    """Return the socket messages about the first prompt of a recording, and its history entry."""
     recorded = recording(name, version)
     exchanges = recorded["http"]
     prompt_id = exchanges[0]["response"]["prompt_id"]

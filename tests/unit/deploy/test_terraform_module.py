@@ -40,7 +40,7 @@ INPUTS: dict[str, Any] = {
 
 
 def unquote(value: Any) -> Any:
-    """The parsed file without quotes and metadata."""
+    """Return the parsed file without quotes and metadata."""
     if isinstance(value, dict):
         return {unquote(name): unquote(item) for name, item in value.items() if not str(name).startswith("__")}
     if isinstance(value, list):
@@ -55,7 +55,7 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def read_blocks(kind: str) -> dict[str, Any]:
-    """Blocks of all files, by their labels."""
+    """Return blocks of all files, by their labels."""
     found: dict[str, Any] = {}
     for path in sorted(MODULE.glob("*.tf")):
         for block in parse(path).get(kind, []):

@@ -47,7 +47,7 @@ def read(page: Path) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """The text under a heading, up to the next heading of the same or a higher level."""
+    """Return the text under a heading, up to the next heading of the same or a higher level."""
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
     assert found is not None, f"The page has no heading {heading!r}: add it."
@@ -55,7 +55,7 @@ def section(text: str, heading: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command by its full name, with its options."""
+    """Return every command by its full name, with its options."""
     pending: list[tuple[str, Any]] = [("comfyrelay", typer.main.get_command(app))]
     while pending:
         name, command = pending.pop()
@@ -65,7 +65,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", read(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -94,7 +94,7 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 def shown_default(settings: type[BaseModel], name: str) -> str:
-    """The default as it is written in TOML or JSON."""
+    """Return the default as it is written in TOML or JSON."""
     default = settings.model_fields[name].get_default(call_default_factory=True)
     if default is None:
         return "not set"

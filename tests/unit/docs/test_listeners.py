@@ -25,7 +25,7 @@ HELPERS = {"http_client.py", "desk/doctor.py"}
 
 
 def table() -> dict[str, list[str]]:
-    """The cells of each listener by its name."""
+    """Return the cells of each listener by its name."""
     text = (ROOT / "docs" / "howto" / "operate.md").read_text("utf-8")
     section = text.partition("## Listeners")[2].partition("\n## ")[0]
     rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("|")][2:]

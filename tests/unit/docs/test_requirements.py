@@ -21,7 +21,7 @@ SOURCES = [
 
 
 def modules_in(text: str) -> list[str]:
-    """The modules and packages that a text names."""
+    """Return the modules and packages that a text names."""
     return _MODULE.findall(text)
 
 

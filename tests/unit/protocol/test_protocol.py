@@ -60,7 +60,7 @@ def models(kind: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def with_unknown_fields(value: Any) -> Any:
-    """The same value with an unknown field in every object."""
+    """Return the same value with an unknown field in every object."""
     if isinstance(value, dict):
         return {**{key: with_unknown_fields(item) for key, item in value.items()}, "of_a_newer_version": "1"}
     return [with_unknown_fields(item) for item in value] if isinstance(value, list) else value

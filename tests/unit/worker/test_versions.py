@@ -18,7 +18,7 @@ REFUSED = {"capabilities": "Input should be a valid list"}
 
 
 async def answered(status: int, body: dict[str, Any], version: str | None) -> ControlPlane:
-    """A client whose server answers like this."""
+    """Return a client whose server answers like this."""
     headers = {VERSION_HEADER: version} if version is not None else {}
     control = ControlPlane(URL, worker_id="gpu-1")
     await control.close()

@@ -68,7 +68,7 @@ def launcher_of(start: dict[str, Any]) -> int:
 
 
 def recorded_pids(watched: WatchedSupervisor) -> list[int]:
-    """The processes recorded for the next supervisor."""
+    """Return the processes recorded for the next supervisor."""
     note = state_files.read(watched.first.folder)
     return [int(pid) for pid in note.processes] if note is not None else []
 

@@ -41,13 +41,13 @@ def load_template(name: str) -> dict[str, Any]:
 
 
 def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """A hash of everything that a server reads of a graph: fields without a definition belong to the editor."""
+    """Return a hash of everything that a server reads of a graph: fields without a definition belong to the editor."""
     nodes = {node_id: _normal_node(node, definitions) for node_id, node in graph.items()}
     return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
 
 
 def reduced(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A node definition without descriptions, and with only the first choice."""
+    """Return a node definition without descriptions, and with only the first choice."""
     specs = definition.get("input") or {}
     return {
         "input": {

@@ -26,7 +26,7 @@ def shown(view: AppView) -> list[tuple[str, list[str]]]:
 
 
 def scaled(**more: Any) -> dict[str, Any]:
-    """A subgraph whose inputs show the factor and the method of two nodes inside."""
+    """Return a subgraph whose inputs show the factor and the method of two nodes inside."""
     slots: list[Slot] = [("image", "IMAGE", 1), ("scale_by", "FLOAT", 11, "scale_by")]
     nodes = [
         node(7, "ImageScaleBy", slots, values=["area", 2.0]),
@@ -38,7 +38,7 @@ def scaled(**more: Any) -> dict[str, Any]:
 
 
 def used(inputs: Any, outputs: Any = (), *, uses: tuple[int, ...] = (5,), **more: Any) -> AppView:
-    """Subgraphs in a row between an image and a saver."""
+    """Return subgraphs in a row between an image and a saver."""
     chain = [1, *uses, 9]
     links = [(number, chain[number - 1], 0, chain[number], 0) for number in range(1, len(chain))]
     slots = [("scale_by", "FLOAT", None, "scale_by")]

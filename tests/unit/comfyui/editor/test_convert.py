@@ -27,7 +27,7 @@ def inputs(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def scaled(*, link: int | None = None) -> dict[str, Any]:
-    """A subgraph that shows the factor of the node inside."""
+    """Return a subgraph that shows the factor of the node inside."""
     inner = node(
         7, "ImageScaleBy", [("image", "IMAGE", 1), ("scale_by", "FLOAT", 11, "scale_by")], values=["area", 2.0]
     )
@@ -674,7 +674,7 @@ def test_conversion_never_crashes(nodes: list[Any], links: Any, definitions: Any
 
 @st.composite
 def chains(draw: st.DrawFn) -> dict[str, Any]:
-    """Nodes of every kind that passes an image on, some bypassed, each connected to an earlier node."""
+    """Return nodes of every kind that passes an image on, some bypassed, each connected to an earlier node."""
     nodes, links = [empty()], []
     for node_id in range(2, draw(st.integers(2, 12)) + 1):
         source, at = draw(st.integers(1, node_id - 1)), 2 * node_id

@@ -224,7 +224,7 @@ def test_workflow_is_read_from_a_saved_model(tmp_path: Path) -> None:
 
 
 def png_of_entries(sizes: list[int], blob: bytes) -> bytes:
-    """An image whose EXIF has an entry for each of these sizes, all of the same text."""
+    """Return an image whose EXIF has an entry for each of these sizes, all of the same text."""
     place = 8 + 2 + 12 * len(sizes)
     entries = b"".join(struct.pack("<HHII", 0x010F, 2, size, place) for size in sizes)
     data = b"II*\0" + struct.pack("<IH", 8, len(sizes)) + entries + blob

@@ -110,7 +110,7 @@ class Turns:
 
 
 def graph(number: int) -> Graph:
-    """One of many workflows."""
+    """Return one of many workflows."""
     nodes: Graph = {
         str(node): {"class_type": "Node", "inputs": {"from": [str(node - 1), 0], "seed": number, "text": "words"}}
         for node in range(1, 20)
