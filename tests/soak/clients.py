@@ -1,4 +1,4 @@
-"""The clients of a soak test, one per tenant. They retry, and remember what the servers accepted."""
+"""The clients of a soak test, one per tenant, retry and record the jobs that the servers accepted."""
 
 import asyncio
 import io
@@ -15,7 +15,7 @@ from tests.soak.world import Tenant, World
 
 PAUSE_SECONDS = 0.05
 CREDIT = 11
-# A pause with this number pauses the queue instead of a job.
+# A pause with this number pauses the queue rather than a job.
 PAUSES_QUEUE = 3
 
 
@@ -24,11 +24,11 @@ class Client:
     world: World
     tenant: Tenant
     seed: int
-    # accepted jobs, in order
+    # the accepted jobs, in order
     jobs: list[str] = field(default_factory=list)
 
     async def run(self, acts: Sequence[Act], began_at: float) -> None:
-        """Run every act at its time. Slow acts do not delay the others."""
+        """Run every act at its time; slow acts do not delay others."""
         loop = asyncio.get_running_loop()
 
         async def run_act(act: Act, number: int) -> None:
@@ -38,7 +38,7 @@ class Client:
         await asyncio.gather(*(run_act(act, number) for number, act in enumerate(acts)))
 
     async def call(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
-        """Retry until a server can answer. Repeated requests must count once."""
+        """Retry until a server answers; repeated requests must count only once."""
         headers = {"Authorization": f"Bearer {token}"} if token else self.tenant.headers
         while True:
             try:
@@ -57,7 +57,7 @@ class Client:
 
     async def _do(self, act: Act, number: int) -> None:
         key = f"{self.seed}-{number}"
-        # a different color for each, across seeds: no two jobs are equal
+        # a different color for each job of all seeds, so no two jobs are equal
         color = (self.seed * 1_000 + number * 10) % 2**24
         match act.verb:
             case Verb.PLAIN:
@@ -92,7 +92,7 @@ class Client:
         self.jobs.append((await self.call_successfully("POST", "/api/ai-jobs", body))["id"])
 
     async def _submit_once(self, key: str, item: dict[str, Any]) -> None:
-        """Submit without a retry. An unanswered request may have been accepted, and its job must end, too."""
+        """Submit without a retry; an unanswered request may have been accepted, and then its job must also end."""
         body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, **item}
         url = f"{self.world.url}/api/ai-jobs?once"
         with suppress(aiohttp.ClientError, OSError, TimeoutError):

@@ -7,14 +7,14 @@ from tests.soak.plan import ANY_WORKER, DATABASES, LEASE_SECONDS, ON_THE_WIRE, O
 from tests.soak.wire import Active, Wire
 from tests.soak.world import World
 
-# How long a fault waits for its request: a submitted job has to run first.
+# How long a fault waits for its request, because a submitted job must run first.
 TRIGGER_SECONDS = 6.0
-# How long a server that was killed during a request stays down.
+# How long a server that was killed during a request remains down.
 DOWN_SECONDS = 0.5
 
 
 async def inject(world: World, fault: Fault, began_at: float) -> None:
-    """Inject the fault at its time, for its duration."""
+    """Inject the fault at its time and for its duration."""
     await asyncio.sleep(began_at + fault.at - asyncio.get_running_loop().time())
     wire = world.wires.get(fault.target)
     process = world.processes.get(fault.target)
@@ -65,7 +65,7 @@ async def _break_wire(wire: Wire, fault: Fault) -> None:
 
 
 async def _kill_sender(world: World, fault: Fault) -> None:
-    """Kill the sender of the request. It restarts long after its lease has expired."""
+    """Kill the sender of the request, which restarts long after its lease has expired."""
     active = _arm(world, fault)
     if (path := await _wait_until_met(active)) is None:
         return
@@ -137,7 +137,7 @@ async def _stop_database(world: World, fault: Fault) -> None:
 async def _fill_database(world: World, fault: Fault) -> None:
     postgres = world.postgres[fault.target]
     if not postgres.disk.is_mounted:
-        # reported in the result
+        # this is reported in the result
         return
     postgres.disk.fill()
     await asyncio.sleep(fault.seconds)

@@ -1,4 +1,4 @@
-"""The guarantees to users, workers and operators that must hold once everything is healed and drained.
+"""Check the guarantees to users, workers and operators that must hold once everything is healed and drained.
 
 They are checked over the API, in the databases and on the disks.
 """
@@ -24,7 +24,7 @@ from tests.soak.world import World
 from tests.support.invariants import ALWAYS, QUIET, Facts, every_job_has_ended, find_violations, read_facts_from
 from tests.support.stored_objects import stored_and_known_paths
 
-# After the faults, only work that never finishes takes this long, even on a busy machine.
+# After the faults, only work that never ends takes this long, even on a busy machine.
 PATIENCE_SECONDS = 240.0
 POLL_SECONDS = 0.1
 # Longer than every grace period of retention.
@@ -34,7 +34,7 @@ REPAIRS = "repair.done"
 # Expected error events: a database or a disk is unavailable.
 EXPECTED = ("DatabaseUnavailable", "worker.disk_error")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
-# Outcomes allowed after a 200 to a report: the requested one, or an earlier cancel.
+# Outcomes allowed after a report was answered with 200: the requested outcome, or an earlier cancel.
 ENDS = {
     "complete": {Outcome.COMPLETED},
     "fail": {Outcome.FAILED, Outcome.CANCELED, Outcome.REQUEUED, Outcome.DEFERRED},
@@ -61,7 +61,7 @@ async def _until(world: World, clients: Sequence[Client], check: Any) -> None:
     remaining: list[str] = []
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # other processes send no signal
+            # other processes send no signal, so poll
             while remaining := await check(world, clients):
                 if exited := _exited(world):
                     raise BrokenGuarantee("\n".join([*exited, *remaining]))
@@ -76,7 +76,7 @@ async def _unfinished_jobs(_world: World, clients: Sequence[Client]) -> list[str
         for job_id in client.jobs:
             job = await client.call_successfully("GET", f"/api/ai-jobs/{job_id}")
             if job["status"] == "paused":
-                # also from a late request
+                # also a pause that a late request requested
                 await client.call("POST", f"/api/ai-jobs/{job_id}/resume")
             if job["waiting"] and job["waiting"]["reason"] == "queue_paused":
                 await client.call("POST", "/api/queue/resume")
@@ -87,10 +87,10 @@ async def _unfinished_jobs(_world: World, clients: Sequence[Client]) -> list[str
 
 async def _pending_work(world: World, clients: Sequence[Client]) -> list[str]:
     facts = await read_facts_from(world.engine.databases)
-    # also jobs of clients that did not wait for the response
+    # include jobs of clients that did not wait for the response
     found = find_violations(facts, (*QUIET[:1], every_job_has_ended))
     if found:
-        # these may wait in a paused queue
+        # these jobs may wait in a paused queue
         for client in clients:
             await client.call("POST", "/api/queue/resume")
     for shard in world.engine.databases.shards.values():
@@ -101,7 +101,7 @@ async def _pending_work(world: World, clients: Sequence[Client]) -> list[str]:
 
 
 async def _orphans_on_workers(world: World, _clients: Sequence[Client]) -> list[str]:
-    """Processes, runs and files of jobs on the hosts of workers."""
+    """Return the processes, runs and files of jobs that remain on the hosts of workers."""
     found = []
     for name in WORKERS:
         found += [f"{name} has the process {pid}" for pid in world.processes[name].children()]
@@ -123,7 +123,7 @@ async def _orphans_on_workers(world: World, _clients: Sequence[Client]) -> list[
 
 
 async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
-    """Check all guarantees; returns the outcomes of this seed's jobs."""
+    """Check all guarantees; return the outcomes of this seed's jobs."""
     found = [*_exited(world), *_repaired(world)]
     found += await _after_retention(world, clients)
     facts = await read_facts_from(world.engine.databases)
@@ -159,14 +159,14 @@ def _exited(world: World) -> list[str]:
 
 
 def _repaired(world: World) -> Iterable[str]:
-    """A server repairs only inconsistent state. As every step is recorded, there should be none."""
+    """Check that no server repaired anything: since every step is recorded, no state should be inconsistent."""
     for name in SERVERS:
         for line in world.processes[name].logged(REPAIRS):
             yield f"{name} had to repair: {line.get('was')}"
 
 
 def _accepted_reports(world: World, facts: Facts) -> Iterable[str]:
-    """Only the current lease counts: an accepted report is the outcome of that lease."""
+    """Check that only the current lease counts: an accepted report is the outcome of its lease."""
     outcomes = {lease.lease_token: lease.outcome for lease in facts.leases}
     for name in WORKERS:
         for call in world.wires[name].calls:
@@ -191,7 +191,7 @@ def _webhooks(world: World, facts: Facts) -> Iterable[str]:
 
 
 def _reported_hashes(world: World, facts: Facts) -> dict[str, set[str]]:
-    """By job, the output hash that the holder of the completing lease reported."""
+    """Return for each job the output hash that the holder of the completing lease reported."""
     hashes: dict[str, set[str]] = {}
     for name in WORKERS:
         for report in world.wires[name].reports:
@@ -205,7 +205,7 @@ def _reported_hashes(world: World, facts: Facts) -> dict[str, set[str]]:
 
 
 async def _check_job(client: Client, job: Any, reported: Container[str]) -> list[str]:
-    """Check one ended job as its user sees it."""
+    """Check an ended job as its user sees it."""
     name, found = f"the job {job['id']} of {client.tenant.name}", []
     if (job["status"] == "completed") != (len(job["outputs"]) == 1):
         found.append(f"{name} is {job['status']} and has {len(job['outputs'])} outputs")
@@ -233,7 +233,7 @@ async def _check_job(client: Client, job: Any, reported: Container[str]) -> list
 
 
 async def _events(client: Client, job_id: str) -> list[tuple[int, str]]:
-    """All events of an ended job; its stream ends, too."""
+    """Return all events of an ended job, whose stream ends as well."""
     url = f"{client.world.url}/api/ai-jobs/{job_id}/events"
     async with client.world.http.get(url, headers=client.tenant.headers) as answer:
         text = await answer.text()
@@ -274,7 +274,7 @@ async def _check_wallet(client: Client) -> list[str]:
 
 
 async def _after_retention(world: World, clients: Sequence[Client]) -> list[str]:
-    """After retention: every object in the storage has a row, and every row has its object."""
+    """Check that after retention every object in the storage has a row, and every row has its object."""
     # the storage reports full seconds of the real clock
     began = datetime.now(UTC) - timedelta(seconds=1)
     for _ in range(2):
@@ -308,11 +308,11 @@ async def _remove_late_posters(world: World, own: Container[str], *, since: date
 
 
 def server_errors(wires: Mapping[str, Wire]) -> list[str]:
-    """A server answers 503 if a dependency is down, and never any other 5xx."""
+    """Check that servers answer 503 if a dependency is down, and never any other 5xx."""
     return [
         f"{call.method} {call.path} of {name} was answered with {call.status}"
         for name, wire in wires.items()
-        # the storage is not ours
+        # the storage server is not part of ComfyRelay
         if name != STORAGE
         for call in wire.calls
         if call.status >= 500 and call.status != 503
@@ -320,7 +320,7 @@ def server_errors(wires: Mapping[str, Wire]) -> list[str]:
 
 
 def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
-    """Error logs of this seed that break no guarantee, for the report."""
+    """Return error logs of this seed that break no guarantee, for the report."""
     found = []
     for name, process in world.processes.items():
         for line in process.text()[since[name] :].splitlines():

@@ -1,4 +1,4 @@
-"""Check that the soak test notices broken rules: a few seeds run against changed copies of the source."""
+"""Check that the soak test detects broken rules: a few seeds run against changed copies of the source."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SEEDS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """`old` occurs once in `file`, a path inside the package, and becomes `new`."""
+    """A text `old`, which occurs once in `file` (a path inside the package) and is replaced by `new`."""
 
     file: str
     old: str
@@ -49,7 +49,8 @@ SOAK_MUTANTS = (
         name="no fence",
         changes=[
             _known("no fence: any token settles a leased dispatch"),
-            # the worker is checked as well; otherwise only a worker with a second lease for the job could get through
+            # also drop the check of the worker; with it, only a worker with a second lease for the job could get
+            # through
             Change(
                 file="services/queue/settle.py",
                 old="report.lease_token) and report.worker_id in {None, dispatch.worker_id}\n",
@@ -76,7 +77,7 @@ SOAK_MUTANTS = (
     SoakMutant(
         name="refund twice",
         changes=[
-            # two guards prevent it, so both are removed
+            # two guards prevent a second refund, so both are removed
             _known("a refund is not idempotent"),
             Change(
                 file="domain/queue/settlement.py",
@@ -84,13 +85,13 @@ SOAK_MUTANTS = (
                 new="update.version == settled.job.dispatch_version + (settled.job.status not in TERMINAL_JOB)",
             ),
         ],
-        # the database rejects a second transaction, so the balance shows it
+        # the database rejects a second transaction, so only the balance shows the second refund
         breaks=["the balance of"],
     ),
     SoakMutant(
         name="output overwritten",
         changes=[
-            # the upload itself becomes the output, and is not removed
+            # the upload itself becomes the output and is not removed
             _known("an output is not copied before completion"),
             Change(
                 file="services/queue/outputs.py",
@@ -104,7 +105,7 @@ SOAK_MUTANTS = (
 
 
 def run_mutants(words: Sequence[str] = ()) -> int:
-    """Try all mutants, or those whose names contain one of the words; returns 1 if one escapes."""
+    """Try all mutants, or only mutants whose names contain one of the words; return 1 if one escapes."""
     mutants = [mutant for mutant in SOAK_MUTANTS if not words or any(word in mutant.name for word in words)]
     escaped = 0
     for mutant in mutants:
@@ -120,7 +121,7 @@ def run_mutants(words: Sequence[str] = ()) -> int:
 
 
 def find_catch(mutant: SoakMutant, results: Sequence[Result]) -> tuple[int, str] | None:
-    """The seed that reported a guarantee which this mutant breaks, and its report. Other failures prove nothing."""
+    """Return the seed that reported a guarantee broken by this mutant, and its report; other failures prove nothing."""
     for result in results:
         if (line := result.line_of(mutant.breaks)) is not None:
             return result.seed, line[:120]
@@ -145,5 +146,5 @@ def _results(mutant: SoakMutant) -> list[Result]:
             check=False,
         )
         file = Path(folder) / "results.jsonl"
-        # missing if no world could be opened
+        # the file is missing if no world could be opened
         return [Result(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []

@@ -1,4 +1,4 @@
-"""The plan of one seed, computed in advance: the same seed always gives the same plan."""
+"""Compute the plan of a seed in advance; the same seed always gives the same plan."""
 
 import random
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from enum import StrEnum
 SERVERS = ("server-1", "server-2")
 WORKERS = ("gpu-1", "gpu-2", "gpu-3")
 COMFYUIS = ("comfyui-1", "comfyui-2", "comfyui-3")
-# The first has the central database and one shard, the second has the other shard.
+# The first server has the central database and one shard, the second has the other shard.
 DATABASES = ("core", "side")
 TENANTS = ("ann", "ben", "cleo", "dan")
 CLIENTS = "clients"
-# any of them may send the request
+# any process may send the request
 ANY_WORKER = "workers"
 STORAGE = "storage"
 RECEIVER = "receiver"
@@ -37,9 +37,9 @@ class Kind(StrEnum):
     DELAY = "delay requests of"
     # the sender gets no response, and the request arrives much later
     ARRIVE_LATE = "deliver late requests of"
-    # the same, and the sender is killed for longer than its lease
+    # the same, but the sender is also killed for longer than its lease
     KILL_SENDER = "kill the sender of, and deliver late, requests of"
-    # the server that got it is killed, during the request or just after
+    # the server that received the request is killed during the request or just after it
     KILL_RECEIVER = "kill the receiver of requests of"
 
 
@@ -66,9 +66,9 @@ class Fault:
     at: float
     kind: Kind
     target: str
-    # how long it lasts, or how long a request is delayed
+    # how long the fault lasts, or how long a request is delayed
     seconds: float = 0.0
-    # on the network: a pattern for the start of method and path, and the number of requests
+    # for network faults, a pattern for the start of method and path, and the number of requests
     route: str = ""
     count: int = 1
 
@@ -91,7 +91,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """An act of a client; `number` picks one of its jobs, or is the size of a batch."""
+    """An act of a client; `number` selects one of its jobs or is the size of a batch."""
 
     at: float
     tenant: str
@@ -109,7 +109,7 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     dice = random.Random(f"soak {seed}")
     acts = [act for tenant in TENANTS for act in _acts(dice, tenant)]
-    # in each seed a process dies during a request, which tests durable state most
+    # in each seed, a process dies during a request, because this tests durable state most
     kill = _kill_during_request(dice)
     if (verb := {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}.get(kill.route)) is not None:
         acts.append(Act(at=kill.at + 0.1, tenant=dice.choice(TENANTS), verb=verb))
@@ -187,7 +187,7 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
         route = dice.choice([OUTPUT, "PUT /", "GET /", "HEAD /"])
     kinds = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.LOSE_ANSWER, Kind.DUPLICATE, Kind.DUPLICATE, Kind.DELAY]
     kind = dice.choice([*kinds, Kind.ARRIVE_LATE, Kind.ARRIVE_LATE])
-    # mostly longer than the lease it was sent under
+    # mostly longer than the lease of the request
     seconds = {
         Kind.DELAY: dice.uniform(0.2, 1.2 * LEASE_SECONDS),
         Kind.ARRIVE_LATE: dice.uniform(0.8, 1.8) * LEASE_SECONDS,
@@ -198,13 +198,13 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
 def _kill_sender(dice: random.Random, at: float) -> Fault:
     if dice.random() < 0.5:
         return _late_report(dice, at)
-    # after another worker has completed it
+    # after another worker has completed the job
     seconds = dice.uniform(1.6, 2.2) * LEASE_SECONDS
     return Fault(at=at, kind=Kind.KILL_SENDER, target=STORAGE, route=OUTPUT, seconds=seconds)
 
 
 def _late_report(dice: random.Random, at: float) -> Fault:
-    # while another worker has the job, which may be this late
+    # while another worker has the job, which may happen this late
     seconds = dice.uniform(2, 2.5) * LEASE_SECONDS
     return Fault(at=at, kind=Kind.KILL_SENDER, target=ANY_WORKER, route=COMPLETE, seconds=seconds)
 
@@ -212,14 +212,14 @@ def _late_report(dice: random.Random, at: float) -> Fault:
 def _kill_during_request(dice: random.Random) -> Fault:
     at = _moment(dice)
     choices = [
-        # a worker, whose report arrives when another has the job
+        # kill a worker, whose report arrives when another worker has the job
         None,
         None,
-        # a server: the tenant usually has its decision, which is still in the outbox
+        # kill a server: the decision is usually stored for the tenant and still in the outbox
         (ANY_WORKER, FAIL, 0.5),
         (ANY_WORKER, FAIL, 0.5),
         (ANY_WORKER, COMPLETE, 0.5),
-        # a server: the tenant has the job, but the queue does not
+        # kill a server: the tenant has the job, but the queue does not
         (CLIENTS, ONCE, 0.0),
         (CLIENTS, ONCE, 0.0),
     ]

@@ -1,4 +1,4 @@
-"""The processes of a soak test: ComfyRelay and PostgreSQL, which can be killed and restarted."""
+"""The processes of a soak test are ComfyRelay and PostgreSQL, which can be killed and restarted."""
 
 import asyncio
 import os
@@ -19,12 +19,12 @@ from tests.support.processes import Service
 from tests.support.small_disk import SmallDisk
 from tests.support.world import PATIENCE_SECONDS
 
-# More than the databases of a world need.
+# More space than the databases of a world need.
 DATABASE_BYTES = 1024**3
 
 
 class SoakProcess(Service):
-    """A command that logs to a pipe, as in a container, so a full disk does not stop its log."""
+    """A command that logs to a pipe, as in a container, so that it can log even when a disk is full."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
@@ -33,7 +33,7 @@ class SoakProcess(Service):
         self._changing = asyncio.Lock()
 
     async def start(self, *, skew_seconds: float = 0.0) -> None:
-        """Start it, unless it already runs."""
+        """Start the command unless it is running."""
         async with self._changing:
             if not self.is_running:
                 await self._start(skew_seconds)
@@ -64,7 +64,7 @@ class SoakProcess(Service):
             await super().kill()
 
     def fill_disk(self) -> None:
-        """Limit the file size, so that every write fails as on a full disk, without mounting one."""
+        """Limit the file size so that every write fails as on a full disk, without mounting a disk."""
         if self.is_running:
             self._limit_files(0)
 
@@ -101,7 +101,7 @@ class Postgres:
         self._socket = folder
         self._log = folder / "postgres.log"
         self._data.mkdir(parents=True)
-        # if it cannot be mounted, it is a normal folder and never full
+        # if the disk cannot be mounted, this is a normal folder that is never full
         self.disk = SmallDisk(self._data, size_bytes=DATABASE_BYTES)
         self.disk.mount()
         self._server = get_server(self._data, start=False)
@@ -111,20 +111,20 @@ class Postgres:
         return f"postgresql://postgres@/{database}?host={self._socket}"
 
     def create_files(self, like: "Postgres | None") -> None:
-        """Create its files, or copy the files of a server that was not started yet, which is faster."""
+        """Create the files, or copy those of a server that has not been started, which is faster."""
         if like is None:
             with PostgresServer._lock:
                 self._server.ensure_pgdata_inited()
         else:
             subprocess.run(["cp", "-a", f"{like._data}/.", str(self._data)], check=True)
         if self._server.system_user is not None:
-            # run as root, the server belongs to another user
+            # if root runs the tests, the server belongs to another user
             self._socket.chmod(0o777)
             self._log.touch()
             self._log.chmod(0o666)
 
     async def start(self) -> None:
-        """Start it. Retry while processes of the killed server exist."""
+        """Start the server; retry while processes of the killed server exist."""
         await asyncio.to_thread(self._start)
 
     async def kill(self) -> None:
@@ -137,13 +137,13 @@ class Postgres:
         await asyncio.to_thread(self._control, "stop", "-m", "immediate")
 
     async def revive(self) -> None:
-        """Start it if it has stopped, as it does without space for its journal."""
+        """Start the server if it has stopped, which happens when there is no space for its journal."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
                 connection = await asyncpg.connect(self.url("postgres"), timeout=5)
             except (OSError, asyncpg.PostgresError, TimeoutError):
-                # it is starting or about to stop
+                # the server is starting or about to stop
                 if not await asyncio.to_thread(self._is_running):
                     await self.start()
                 await asyncio.sleep(0.1)

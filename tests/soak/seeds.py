@@ -18,13 +18,13 @@ from tests.soak.world import World
 @dataclass(kw_only=True)
 class Result:
     seed: int
-    # total seconds, seconds until the last fault was healed, and seconds for the drain after that
+    # total seconds, seconds until the last fault was healed, and seconds of the drain after that
     seconds: float = 0.0
     fault_seconds: float = 0.0
     drain_seconds: float = 0.0
     ends: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
-    # faults that this machine does not support, and why
+    # faults that this machine does not support, with the reasons
     skipped: list[str] = field(default_factory=list)
     # the number of requests that met a network fault
     requests: int = 0
@@ -36,11 +36,11 @@ class Result:
 
     @property
     def own_seconds(self) -> float:
-        """The duration without the faults."""
+        """The duration without the time of the faults."""
         return self.seconds - self.fault_seconds
 
     def line_of(self, patterns: Sequence[str]) -> str | None:
-        """The first line about a broken guarantee that matches one of these patterns.
+        """Return the first line about a broken guarantee that matches one of these patterns.
 
         Errors of the soak test itself do not count.
         """

@@ -1,4 +1,4 @@
-"""The texts of the mutants are in the source, and only their own guarantees count."""
+"""The texts of the mutants occur in the source, and a mutant is caught only by its own guarantees."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Faults of processes, also if several affect one."""
+"""A process survives several faults at the same time."""
 
 import asyncio
 import sys

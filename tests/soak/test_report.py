@@ -1,4 +1,4 @@
-"""The report of the soak test."""
+"""The report of the soak test covers all runs of a seed."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from tests.soak.__main__ import main
 from tests.soak.seeds import Result
 
 
-def test_seed_that_failed_once_stays_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_that_failed_once_remains_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
         Result(seed=7, broken="a guarantee", seconds=30, fault_seconds=5),
         Result(seed=7, seconds=10, fault_seconds=3),

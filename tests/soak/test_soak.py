@@ -1,4 +1,4 @@
-"""Two seeds in one world: a smoke test of the soak test and of the common guarantees."""
+"""Two seeds in one world are a smoke test of the soak test and of the common guarantees."""
 
 import sys
 
@@ -8,7 +8,8 @@ from tests.soak.plan import Kind, plan_of
 from tests.soak.seeds import run_seed
 from tests.soak.world import open_world
 
-# Quick seeds. One kills a database, and a server during a submission; the other kills two servers, one during a report.
+# Quick seeds. One kills a database and, during a submission, a server; the other kills two servers, one during a
+# report.
 SEEDS = (53, 82)
 
 

@@ -1,4 +1,4 @@
-"""Network faults of the soak test."""
+"""The network of the soak test injects faults."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ ROUTE = "POST /api/worker/complete"
 
 
 class Target:
-    """A server that answers each request with the number of requests so far."""
+    """Run a server that answers each request with the number of requests so far."""
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
@@ -36,7 +36,7 @@ async def open_wire(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp
     await runner.setup()
     await web.SockSite(runner, listener).start()
     try:
-        # the first of the two does not exist
+        # the first of the two servers does not exist
         missing = "http://127.0.0.1:9"
         present = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with Wire("test", [missing, present]) as wire, aiohttp.ClientSession(wire.url) as http:
@@ -111,7 +111,7 @@ async def test_receiver_of_a_request_is_known_before_it_arrives() -> None:
         assert await sending == 1
 
 
-async def test_fault_shared_by_two_networks_is_met_once() -> None:
+async def test_fault_shared_by_two_networks_happens_once() -> None:
     async with open_wire() as (first, wire, http), open_wire() as (second, other, other_http):
         other.share(wire.add(fault(Kind.LOSE_REQUEST)))
         with pytest.raises(aiohttp.ClientError):
@@ -129,7 +129,7 @@ async def test_cut_network_answers_no_request_until_it_is_healed() -> None:
         assert await send(http) == 1
 
 
-async def test_output_urls_are_written_again_with_other_bytes() -> None:
+async def test_other_bytes_are_uploaded_to_used_output_urls() -> None:
     async with open_wire() as (target, wire, http):
         path = "/bucket/files/tenants/1/ai-jobs/2/upload-3.png"
         for url in (f"{path}?X-Amz-Signature=1", path, "/bucket/files/tenants/1/uploads/4.png?X-Amz-Signature=1"):

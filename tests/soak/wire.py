@@ -1,6 +1,6 @@
 """The network between the processes of a soak test: a proxy that can lose, duplicate and delay each request.
 
-It has one or several servers behind it, and sends a request to the next that accepts it, like a load balancer.
+Like a load balancer, it has one or more servers behind it and sends each request to the next one that accepts it.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from yarl import URL
 from comfyrelay.http_client import listen
 from tests.soak.plan import COMPLETE, OUTPUT, Fault, Kind
 
-# Headers of the connection, not of the request.
+# Headers that belong to the connection rather than the request.
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "expect", "te", "trailer"})
 MAX_BODY_BYTES = 64 * 1024**2
 
 
 class Lost(Exception):
-    """The request or its response is lost: the sender gets no response."""
+    """The request or its response was lost, so the sender gets no response."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request with its response, whether or not the sender received it."""
+    """A request and its response, whether or not the sender received the response."""
 
     method: str
     path: str
@@ -40,12 +40,12 @@ class Call:
 
 @dataclass
 class Active:
-    """A fault for the next matching requests; `met` has the path of the first, or the server that got it."""
+    """A fault for the next matching requests; `met` has the path of the first, or the server that received it."""
 
     fault: Fault
     left: int
     met: asyncio.Future[str]
-    # set when the request may continue, once everything is prepared
+    # set once everything is prepared and the request may continue
     may_pass: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -91,7 +91,7 @@ class Wire:
         )
         listener = listen("127.0.0.1", 0)
         self._port = listener.getsockname()[1]
-        # a disconnected client must be visible to the server behind it
+        # the server behind this proxy must notice that a client disconnected
         runner = web.ServerRunner(
             web.Server(self._handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
         )
@@ -108,12 +108,12 @@ class Wire:
 
     def forget(self) -> None:
         """Reset the records of requests."""
-        # completed requests, and the fault that each affected request met
+        # completed requests, and the fault that affected each request
         self.calls: list[Call] = []
         self.hit: list[Fault] = []
         # reported outputs, whether or not the report arrived
         self.reports: list[Any] = []
-        # the last request by upload URL of an output
+        # the last request to each upload URL of an output
         self._uploads: dict[str, _Request] = {}
 
     def add(self, fault: Fault) -> Active:
@@ -122,11 +122,11 @@ class Wire:
         return active
 
     def share(self, active: Active) -> None:
-        """Add a fault of another wire. The first request on either meets it."""
+        """Add a fault of another wire, which affects the first matching request on either wire."""
         self._active.append(active)
 
     def cut(self) -> None:
-        """Abort open requests, and answer no others."""
+        """Abort open requests and answer no more."""
         self.is_cut = True
         for transport in self._open:
             transport.abort()
@@ -180,7 +180,7 @@ class Wire:
                 await self._exchange(sent)
                 raise Lost
             case Kind.DUPLICATE:
-                # in parallel, so that two servers may handle them at once
+                # in parallel, so that two servers may handle them concurrently
                 self._deliver_late(sent, 0.0)
             case Kind.DELAY:
                 assert fault is not None
@@ -192,7 +192,7 @@ class Wire:
             case Kind.KILL_SENDER:
                 assert active is not None
                 self._deliver_late(sent, active.fault.seconds, or_when=active.may_pass)
-                # until the server is killed
+                # wait until the server is killed
                 await asyncio.sleep(active.fault.seconds)
                 raise Lost
             case Kind.KILL_RECEIVER:
@@ -256,7 +256,9 @@ class Wire:
         return response
 
     async def _ask(self, sent: _Request, *, active: Active | None = None) -> aiohttp.ClientResponse:
-        """The response of the first server that accepts the request. A fault about the receiver learns it first."""
+        """Return the response of the first server that accepts the request; a fault of the receiver learns its name
+        first.
+        """
         first = next(self._turns)
         for target in (*self._targets[first:], *self._targets[:first]):
             if active is not None and not active.met.done():
@@ -272,20 +274,20 @@ class Wire:
                     allow_redirects=False,
                 )
             except aiohttp.ClientConnectorError:
-                # no server is up, so nothing was sent
+                # no server is running, so nothing was sent
                 continue
         raise Lost
 
     def _remember(self, sent: _Request) -> None:
         if re.match(COMPLETE, sent.route):
             self.reports.append(json.loads(sent.body))
-        # requests of servers are signed in a header instead
+        # requests of servers have their signature in a header instead
         elif re.match(OUTPUT, sent.route) and "X-Amz-Signature=" in sent.raw_path:
             self._uploads[sent.raw_path.partition("?")[0]] = sent
 
     def _record(self, sent: _Request, status: int) -> None:
         path = sent.raw_path.partition("?")[0]
-        # node definitions are sent compressed
+        # node definitions are compressed
         is_json = path.startswith("/api/") and sent.body and not path.startswith("/api/worker/definitions/")
         self.calls.append(
             Call(method=sent.method, path=path, status=status, body=json.loads(sent.body) if is_json else None)

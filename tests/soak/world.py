@@ -47,17 +47,17 @@ TOKENS = 100_000
 # The PostgreSQL server of each database.
 PLACES = {"central": "core", "a": "core", "b": "side"}
 HEARTBEAT_SECONDS = 0.5
-# The duration of a simulated run, in steps between which it can be interrupted.
+# The duration of a simulated run in seconds, and its steps, between which it can be interrupted.
 RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
-# Each attempt makes a different output, so that attempts can be distinguished.
+# Each attempt creates a different output, so that attempts can be distinguished.
 OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
 # A graph that no worker can run.
 DOOM = {"name": "Fail", "class_type": "RepeatImageBatch"}
 
-# Shorter pauses.
+# Shorter pauses for tests.
 SERVER_CONSTANTS: forked_commands.Constants = {
     (databases, "DOWN_SECONDS"): 0.5,
-    # longer: an applied entry that is still in the outbox is applied again after a crash
+    # a longer pause: an applied entry that is still in the outbox is applied again after a crash
     (delivery, "REMOVAL_SECONDS"): 0.5,
     (demand, "RECALL_AFTER_SECONDS"): 0.5,
     (deliveries, "LEASE_SECONDS"): 4.0,
@@ -90,7 +90,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO ai_job_dispatches%' AND pid <> pg_backend_pid()
 """
 INSERT_SECONDS = 3.0
-# All driver errors of a killed database.
+# All errors that a driver raises for a killed database.
 UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -106,7 +106,7 @@ class Tenant:
 
 
 class Receiver:
-    """Receives the webhooks of all tenants."""
+    """A server that receives the webhooks of all tenants."""
 
     def __init__(self) -> None:
         # the message ids, by job
@@ -143,7 +143,7 @@ class World:
     receiver: Receiver
     engine: Engine
     processes: Mapping[str, SoakProcess]
-    # processes that listen on a port
+    # the processes that listen on a port
     addresses: Mapping[str, str]
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class World:
 
     @asynccontextmanager
     async def hold_queue(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Block inserts into the queue, as a migration would; the yielded function waits for an attempt.
+        """Block inserts into the queue, as a migration would; the yielded function waits for an attempt to insert.
 
         If the database is down, nothing is inserted either.
         """
@@ -198,7 +198,7 @@ class World:
             async def wait_for_insert() -> None:
                 with suppress(*UNREACHABLE):
                     async with asyncio.timeout(INSERT_SECONDS):
-                        # a database sends no signal about waiting transactions
+                        # a database does not signal waiting transactions
                         while connection is not None and not await connection.fetchval(ENQUEUING):  # noqa: ASYNC110
                             await asyncio.sleep(0.02)
 
@@ -216,7 +216,7 @@ class World:
             await self._execute(name, f"UPDATE soak_clock SET ahead_seconds = ahead_seconds + {seconds}")
 
     async def wait_until_ready(self) -> None:
-        """Wait until every process answers. Killed processes must be restarted and none paused."""
+        """Wait until every process answers; killed processes must have been restarted, and none may be paused."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             for name in (*SERVERS, *COMFYUIS):
                 await self._wait_for_answer(name, "/readyz" if name in SERVERS else "/queue")
@@ -266,7 +266,7 @@ class World:
             try:
                 await self.get(name, path)
             except (aiohttp.ClientError, OSError):
-                # no signal shows when a port opens
+                # there is no signal for an opened port
                 await asyncio.sleep(0.05)
             else:
                 return
@@ -301,7 +301,7 @@ async def open_world() -> AsyncIterator[World]:
             "AWS_ENDPOINT_URL": wires[STORAGE].url,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        # the test's own access to the files is never broken
+        # the test itself can always access the files
         stack.enter_context(_environment({**aws, "AWS_ENDPOINT_URL": s3}))
         engine_ = await stack.enter_async_context(_engine(settings))
         http = await stack.enter_async_context(
@@ -325,9 +325,9 @@ async def open_world() -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def _databases() -> AsyncIterator[dict[str, Postgres]]:
-    """Running PostgreSQL servers, by name."""
+    """Run PostgreSQL servers; yield them by name."""
     with tempfile.TemporaryDirectory(prefix="comfyrelay-soak-", ignore_cleanup_errors=True) as home:
-        # run as root, the server belongs to another user, who must reach it
+        # if root runs the tests, the server belongs to another user, who must have access to its files
         Path(home).chmod(0o755)
         postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
         first = postgres[DATABASES[0]]
@@ -373,7 +373,7 @@ def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_u
 
 
 def _engine(settings: Mapping[str, str]) -> Engine:
-    """The servers' databases and files, to inspect them and to run retention."""
+    """Open the databases and files of the servers, to inspect them and run retention."""
     own = Settings(
         data_dir=Path(settings["DATA_DIR"]),
         database_url=settings["DATABASE_URL"],
@@ -464,7 +464,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def small_certificate_bundle() -> Iterator[None]:
-    """Give HTTP clients a bundle of one certificate: each of them parses the whole bundle, and none uses TLS."""
+    """Give HTTP clients a bundle of one certificate: each client parses the whole bundle, and none uses TLS."""
     first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(first + end)

@@ -1,4 +1,4 @@
-"""A user's batch script: plain Python and ComfyUI's address, without ComfyRelay."""
+"""A user's batch script in plain Python, which knows ComfyUI's address but not ComfyRelay."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 COMFYUI = os.environ.get("COMFYUI_BASE_URL", "http://127.0.0.1:8188")
-# ComfyUI's folder, with `input` and `output` in it
+# ComfyUI's folder, which contains `input` and `output`
 HOME = Path(os.environ["COMFYUI_HOME"])
 
 

@@ -1,4 +1,4 @@
-"""One desk for all acceptance tests, cleaned after each, and a browser."""
+"""All acceptance tests share one desk, which is cleaned after each test, and a browser."""
 
 from collections.abc import AsyncIterator
 
@@ -24,6 +24,6 @@ async def desk(open_desk: ScriptDesk) -> AsyncIterator[ScriptDesk]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(desk: ScriptDesk, chromium: Browser, built_app: None) -> AsyncIterator[PageDriver]:
-    """The page of the desk, just opened."""
+    """Open the page of the desk."""
     async with open_page(chromium, desk.ready.url) as driver:
         yield driver

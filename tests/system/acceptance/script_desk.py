@@ -22,7 +22,7 @@ from tests.support.graphs import invert
 
 SCRIPT = Path(__file__).with_name("batch_script.py")
 PATIENCE_SECONDS = 60
-# From an image to a clip, without models. `ImageInvert` is the node that tests slow down or break.
+# A graph from an image to a clip, without models. Tests slow down or break its node `ImageInvert`.
 TEMPLATE: dict[str, Any] = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "cat.png"}},
     "2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 40, "strength": 0.5}},
@@ -37,9 +37,9 @@ TEMPLATE: dict[str, Any] = {
         "inputs": {"video": ["5", 0], "filename_prefix": "clip", "format": "mp4", "codec": "h264"},
     },
 }
-# ComfyUI refuses it: node 3 has no image.
+# ComfyUI refuses this graph, because node 3 has no image.
 BROKEN = {**TEMPLATE, "3": {"class_type": "ImageInvert", "inputs": {}}}
-# A node that takes ten minutes and can be interrupted, and one that waits until it is released.
+# A node that takes ten minutes and can be interrupted, and a node that waits until it is released.
 SLOW = Slow(class_type="ImageInvert", seconds=600, steps=6000)
 HELD = Stuck(class_type="ImageInvert")
 
@@ -47,7 +47,7 @@ HELD = Stuck(class_type="ImageInvert")
 @dataclass
 class ScriptDesk(OpenDesk):
     simulator: Simulator
-    # ComfyUI's folder, with `input` and `output`
+    # ComfyUI's folder, which contains `input` and `output`
     comfyui: Path
     http: httpx.AsyncClient
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -87,21 +87,21 @@ class ScriptDesk(OpenDesk):
         return str((await self.client.job(job_id)).status)
 
     async def until_running(self, job_id: str) -> None:
-        """Wait until it reports progress; before that it may only be prefetched."""
+        """Wait until a job reports progress; before that, it may only be prefetched."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in self.client.events(job_id):
                 if event.type == "progress":
                     return
 
     async def until_fetched(self, job_id: str) -> None:
-        """Wait until its inputs are downloaded, so that it runs next."""
+        """Wait until the inputs of a job are downloaded, so that it runs next."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in self.client.events(job_id):
                 if event.type == "job:started":
                     return
 
     async def assert_run_order(self, jobs: Iterable[str]) -> None:
-        """Release jobs that ComfyUI holds (`HELD`) one by one, and check that each is the running one."""
+        """Release jobs that ComfyUI holds (`HELD`) one by one, and check that each is running."""
         for job in jobs:
             await self.until_running(job)
             self.simulator.behave()
@@ -109,7 +109,7 @@ class ScriptDesk(OpenDesk):
         self.simulator.behave()
 
     async def until_paused(self, job_id: str) -> None:
-        """A leased job is paused once the worker has given it back."""
+        """Wait until a job is paused; a leased job is paused once the worker has returned it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in self.client.events(job_id):
                 if event.type == "job:paused":
@@ -136,7 +136,7 @@ class ScriptDesk(OpenDesk):
         return attempt.about or {}
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Poll: other processes send no signal."""
+        """Poll a condition, because other processes send no signal."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not is_so():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -186,7 +186,7 @@ async def open_script_desk(folder: Path, **desk: Any) -> AsyncIterator[ScriptDes
 async def open_desk_at(
     folder: Path, simulator: Simulator, *others: Simulator, **desk: Any
 ) -> AsyncIterator[ScriptDesk]:
-    """Open a desk with one or several ComfyUI, in a folder that an earlier desk may have used."""
+    """Open a desk with one or more ComfyUI servers, in a folder that an earlier desk may have used."""
     comfyui = folder / "comfyui"
     urls = [comfyui.url for comfyui in (simulator, *others)]
     settings = make_desk(folder / "desk", comfyui_url=urls, input_folder=comfyui / "input", **desk)
@@ -219,7 +219,7 @@ def write_script_files(folder: Path) -> dict[str, Any]:
 
 
 def config_in(folder: Path) -> Path:
-    """The same as a configuration file."""
+    """Return the same settings as a configuration file."""
     path = folder / "comfyrelay.toml"
     path.write_text(
         "[desk.script]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in write_script_files(folder).items())

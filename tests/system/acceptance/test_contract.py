@@ -11,7 +11,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_command_follows_the_order_of_the_contract(desk: ScriptDesk) -> None:
-    """Program, script, wait, profile, template, folder, prompt; then optional arguments; further options come last.
+    """The order is program, script, wait, profile, template, folder and prompt, then optional arguments, then other
+    options.
 
     Where: `desk/scripts/command.py`; [scripts](../howto/scripts.md)
     """
@@ -25,7 +26,7 @@ async def test_command_follows_the_order_of_the_contract(desk: ScriptDesk) -> No
 
 
 async def test_unset_values_are_not_in_the_command(desk: ScriptDesk) -> None:
-    """Negative prompt, tries and seed are left to the script unless the job sets them.
+    """The script decides about negative prompt, tries and seed unless the job sets them.
 
     Where: `desk/scripts/command.py`
     """
@@ -76,7 +77,7 @@ async def test_arguments_are_checked_before_a_job_is_accepted(desk: ScriptDesk) 
 
 
 async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:
-    """The script needs no change: nothing is expected of it except the contract.
+    """A script needs no changes, because only the contract is expected of it.
 
     Where: `desk/scripts/runner.py`
     """
@@ -90,7 +91,7 @@ async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:
 
 
 async def test_exit_code_decides_the_outcome(desk: ScriptDesk) -> None:
-    """0 is success, any other code is failure, and the code is kept with the attempt.
+    """Exit code 0 means success and any other code failure; the code is kept with the attempt.
 
     Where: `desk/scripts/server.py`
     """

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
 async def test_presets_are_applied_with_one_click(desk: ScriptDesk, page: PageDriver, name: str) -> None:
-    """There is a preset for a quick look, one in between and one for the final film.
+    """There are presets for a quick look, for the final film, and one in between.
 
     Where: [presets](../howto/desk.md#presets); `desk/startup/first_start.py`
     """
@@ -47,7 +47,7 @@ async def test_saved_preset_is_kept(desk: ScriptDesk) -> None:
 
 
 async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> None:
-    """Every folder with every prompt at once: for scripts a job each, for graphs a job for each of their files.
+    """Every folder is combined with every prompt: a script gets one job for each pair, a graph one for each file.
 
     Where: `batch add`, `POST /api/desk/batches`; `desk/batches/expand.py`
     """
@@ -65,7 +65,7 @@ async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> N
 
 
 async def test_job_can_have_its_own_output_folder(desk: ScriptDesk) -> None:
-    """Outputs go to another place inside the output folder, under a readable name.
+    """Outputs go to a chosen place inside the output folder, with readable names.
 
     Where: `output_folder`, `--output-folder`; `desk/batches/output_copies.py`
     """
@@ -115,7 +115,7 @@ async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "but"),
     [
-        # a machine without a screen has no desktop
+        # a machine without a screen has no desktop notifications
         ("desktop://", "cannot be used on this machine"),
         ("tgram://123456789:AbCdEfGhIjKlMnOpQrStUvWxYz1234567890/987654321", ""),
         ("jsons://example.org/hook", ""),
@@ -123,7 +123,7 @@ async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
     ids=["desktop", "telegram", "webhook"],
 )
 async def test_desktop_telegram_and_webhook_are_supported(url: str, but: str) -> None:
-    """Desktop, Telegram and webhook are services that can be named in the settings or for a batch.
+    """Desktop, Telegram and webhook services can be set for the desk or for a batch.
 
     Where: `desk/notifications/notifier.py`
     """

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_refused_graph_fails_the_job_and_names_the_node(desk: ScriptDesk) -> None:
-    """HTTP 400 is recognised in the script's output; the job fails and names the wrong node and the reason.
+    """HTTP 400 is recognized in the script's output; the job fails and names the faulty node and the reason.
 
     Where: `desk/scripts/errors.py`
     """
@@ -23,7 +23,7 @@ async def test_refused_graph_fails_the_job_and_names_the_node(desk: ScriptDesk) 
     found = await desk.ended(job_id)
     assert (found.status, found.error) == ("failed", "ImageInvert (3): input 'image' is not connected")
     assert (await desk.last_attempt(job_id))["exit_code"] == 1
-    # a retry would end the same way
+    # a retry would fail in the same way
     assert found.attempts == 1
 
 
@@ -39,7 +39,7 @@ async def test_refused_graph_has_the_same_error_without_a_script(desk: ScriptDes
 
 
 async def test_nonzero_exit_code_fails_the_job_with_a_summary(desk: ScriptDesk) -> None:
-    """The exit code decides; the reason is a sentence found in the output.
+    """The exit code decides, and the reason is a sentence from the output.
 
     Where: `desk/scripts/runner.py`, `desk/scripts/errors.py`
     """
@@ -52,12 +52,12 @@ async def test_nonzero_exit_code_fails_the_job_with_a_summary(desk: ScriptDesk) 
 
 
 async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: ScriptDesk, page: PageDriver) -> None:
-    """The output up to the timeout can be read, and one click runs the job again.
+    """All output until the timeout is kept, and one click runs the job again.
 
     Where: `desk/scripts/log.py`
     """
     slow = desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
-    # long enough for the retry on a busy machine
+    # long enough for the retry to succeed on a busy machine
     job_id = await desk.script(extra_args="--timeout 5")
     found = await desk.ended(job_id)
     assert (found.status, str(found.error)[:9]) == ("failed", "Timed out")
@@ -94,7 +94,7 @@ async def test_retries_of_a_permanent_error_are_limited(desk: ScriptDesk) -> Non
 
 @pytest.mark.journey
 async def test_interrupted_job_is_retried_with_one_click(tmp_path: Path, chromium: Browser, built_app: None) -> None:
-    """After kill -9 no job stays running: if set, a script job is failed, and Retry finishes it.
+    """After kill -9, no job remains running: if configured, a script job fails, and Retry finishes it.
 
     Where: `worker/state.py`; `interrupted_jobs`
     """

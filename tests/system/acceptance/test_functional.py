@@ -1,4 +1,4 @@
-"""Jobs: parameters, lifecycle, actions and results."""
+"""Jobs have parameters, a lifecycle, actions and results."""
 
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ async def test_negative_prompt_is_optional(desk: ScriptDesk) -> None:
 
 
 async def test_job_sets_its_number_of_tries(desk: ScriptDesk) -> None:
-    """Every input runs as often as the job says, and each try leaves a file.
+    """Every input runs as often as the job specifies, and each try creates a file.
 
     Where: `desk/scripts/command.py`, `desk/batches/expand.py`
     """
@@ -86,7 +86,7 @@ async def test_seed_is_fixed_incremented_or_random(desk: ScriptDesk) -> None:
 
 
 async def test_job_completes_only_after_its_run(desk: ScriptDesk) -> None:
-    """The script waits for ComfyUI, so a succeeded job has made its files.
+    """The script waits for ComfyUI, so a completed job has created its files.
 
     Where: `desk/scripts/command.py`, `desk/scripts/server.py`
     """
@@ -127,7 +127,7 @@ async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page
 
 
 async def test_failing_job_is_failed(desk: ScriptDesk) -> None:
-    """A run that cannot finish ends as failed.
+    """A job whose run cannot finish ends as failed.
 
     Where: [state machine](state-machine.md)
     """
@@ -136,7 +136,7 @@ async def test_failing_job_is_failed(desk: ScriptDesk) -> None:
 
 
 async def test_stopped_job_is_canceled(desk: ScriptDesk) -> None:
-    """A job that the user stops is neither failed nor completed.
+    """A job that the user stops ends neither as failed nor as completed.
 
     Where: [state machine](state-machine.md)
     """
@@ -167,14 +167,14 @@ async def test_paused_job_does_not_run(desk: ScriptDesk) -> None:
 
 
 async def test_job_is_enqueued(desk: ScriptDesk) -> None:
-    """A job is accepted while another runs, and has its place in the queue.
+    """A job is accepted while another runs, and gets a place in the queue.
 
     Where: `services/jobs/submission/submit.py`
     """
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("running"))
     await desk.until_fetched(fetched := await desk.graph("fetched"))
-    # a prefetched job waits like the others, and is the first of them
+    # a prefetched job waits like other jobs and is first in the queue
     waiting = [fetched, *[await desk.graph(f"job {number}") for number in range(3)]]
     places = [(await desk.client.job(job_id)).waiting for job_id in waiting]
     assert [place and place.position for place in places] == [1, 2, 3, 4]
@@ -205,7 +205,7 @@ async def test_canceled_running_job_stops_its_run(desk: ScriptDesk) -> None:
     await desk.wait_for_log(job_id, "seed: ")
     await desk.client.cancel("job", job_id)
     assert (await desk.ended(job_id)).status == "canceled"
-    # the GPU is free for the next job, although the slow node would take ten minutes
+    # the GPU is free for the next job although the slow node would take ten minutes
     desk.simulator.behave()
     assert (await desk.ended(await desk.graph())).status == "completed"
 
@@ -231,7 +231,7 @@ async def test_paused_job_is_resumed(desk: ScriptDesk) -> None:
     "button", ["Pause after the current job", "Pause after current jobs"], ids=["of a batch", "of everything"]
 )
 async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
-    """A pause stops the items after the running one, and loses nothing of it.
+    """A pause stops the items after the running item, which loses no work.
 
     Where: `pause`; `domain/queue/lifecycle.py`
     """
@@ -256,7 +256,7 @@ async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDr
 
 
 async def test_immediate_pause_requeues_the_running_item(desk: ScriptDesk) -> None:
-    """A pause `now` frees the GPU; the item keeps its place, uses no attempt and runs when it is resumed.
+    """A pause with `now` frees the GPU; the item keeps its place, uses no attempt and runs after the resume.
 
     Where: `pause --now`; `worker/jobs/job.py`
     """
@@ -275,7 +275,7 @@ async def test_immediate_pause_requeues_the_running_item(desk: ScriptDesk) -> No
 
 
 async def test_failed_job_is_retried(desk: ScriptDesk) -> None:
-    """A failed job can run again with the same parameters, as a new job that names the old one.
+    """A failed job can run again with the same parameters, as a new job that refers to the failed one.
 
     Where: `retry`; `services/jobs/submission/submit.py`
     """
@@ -289,7 +289,7 @@ async def test_failed_job_is_retried(desk: ScriptDesk) -> None:
 
 
 async def test_jobs_are_moved_up_and_down(desk: ScriptDesk, page: PageDriver) -> None:
-    """The queue has the order that the user gives it, and runs in that order.
+    """The user can order the queue, and jobs run in that order.
 
     Where: `move`; `domain/queue/ordering.py`
     """
@@ -315,7 +315,7 @@ async def test_script_output_is_in_a_log_file_of_its_job(desk: ScriptDesk) -> No
     job_id = await desk.script(profile="medium")
     await desk.ended(job_id)
     text = Path((await desk.last_attempt(job_id))["log"]).read_text("utf-8").splitlines()
-    # the first goes to standard error, the second to standard output
+    # the script writes the first line to standard error and the second to standard output
     for line in ("profile medium, 1 images", "[1/1] cat.png"):
         assert line in text
         assert line in await desk.log(job_id)

@@ -1,4 +1,4 @@
-"""Running the queue on a user's machine."""
+"""The queue runs on a user's machine."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
 
 
 async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
-    """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory.
+    """ComfyUI never runs more than one job of the desk, script or graph, so jobs do not compete for GPU memory.
 
     Where: `desk/desk.py`, `desk/scripts/server.py`
     """
@@ -41,7 +41,7 @@ async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
     jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
     for place, job in enumerate(jobs):
         await desk.until_running(job)
-        # ComfyUI is done with it, but its output is still being stored
+        # ComfyUI has finished the job, but its output is still being stored
         for before in jobs[:place]:
             await desk.ended(before)
         queue = (await desk.http.get(f"{desk.simulator.url}/queue")).json()
@@ -54,7 +54,7 @@ async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
 
 
 async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
-    """With two GPUs, each has its own ComfyUI; one setting names both, and two jobs run.
+    """Each of two GPUs has its own ComfyUI; one setting names both servers, and two jobs run in parallel.
 
     Where: `comfyui_url`, `max_concurrency`
     """
@@ -71,7 +71,7 @@ async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
 
 
 async def test_oldest_job_runs_first(desk: ScriptDesk) -> None:
-    """First come, first served by default.
+    """By default, jobs run first come, first served.
 
     Where: `services/queue/leasing.py`
     """
@@ -80,14 +80,14 @@ async def test_oldest_job_runs_first(desk: ScriptDesk) -> None:
 
 
 async def test_higher_priority_runs_first(desk: ScriptDesk) -> None:
-    """A job can have a priority, which goes before age.
+    """A job can have a priority, which takes precedence over age.
 
     Where: `--priority`; `services/queue/leasing.py`
     """
     desk.simulator.misbehave(HELD)
     running = await desk.graph("running")
     await desk.until_running(running)
-    # its inputs are downloaded, so it keeps its turn
+    # the inputs of this job are already downloaded, so it still runs next
     fetched = await desk.graph("fetched")
     await desk.until_fetched(fetched)
     late, urgent = await desk.graph("late"), await desk.graph("urgent", priority=5)
@@ -111,7 +111,7 @@ async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None
             simulator.misbehave(SLOW)
             batch_id, items = await script_desk.graphs(5)
             await script_desk.until_running(items[0])
-            # so that it keeps its turn
+            # so that this job still runs next
             await script_desk.until_fetched(items[1])
             await script_desk.client.pause("job", items[4], now=True)
             await script_desk.client.move("job", items[3], "top")
@@ -133,7 +133,7 @@ async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None
 
 
 async def test_interrupted_job_fails_and_is_recoverable_if_configured(tmp_path: Path) -> None:
-    """If set, a job that ran during a crash is failed with the reason, and one click runs it again.
+    """If configured, a job that ran during a crash fails with the reason, and one click runs it again.
 
     Where: `interrupted_jobs = "fail"`
     """
@@ -148,7 +148,7 @@ async def test_interrupted_job_fails_and_is_recoverable_if_configured(tmp_path: 
 
 
 async def test_interrupted_job_runs_again_after_a_crash(tmp_path: Path) -> None:
-    """After a crash no job stays running and no item is lost: it runs again, up to its attempts.
+    """After a crash, no job remains running and no item is lost: it runs again within its maximum of attempts.
 
     Where: `worker/state.py`, `worker/jobs/job.py`
     """
@@ -204,7 +204,7 @@ async def test_repeated_request_creates_one_job(desk: ScriptDesk) -> None:
 
 
 async def test_first_start_and_first_picture_need_no_setup(tmp_path: Path) -> None:
-    """No setup is needed: no token, no database, no model, and no ComfyUI to try it.
+    """A trial needs no setup: no token, no database, no model and no ComfyUI.
 
     Where: [quickstart](../tutorial/quickstart.md)
     """
@@ -230,7 +230,7 @@ async def test_first_start_and_first_picture_need_no_setup(tmp_path: Path) -> No
 
 
 async def test_windows_drive_is_refused_in_wsl() -> None:
-    """In WSL the data goes to a Linux disk, where SQLite is safe; a Windows drive is refused with advice.
+    """In WSL, the data is stored on a Linux disk, where SQLite is safe; a Windows drive is refused with advice.
 
     Where: `desk/data_folder.py`
     """
@@ -239,7 +239,7 @@ async def test_windows_drive_is_refused_in_wsl() -> None:
 
 
 async def _is_running(desk: ScriptDesk, job_id: str) -> bool:
-    """Running, not only prefetched."""
+    """Return whether a job is running and not only prefetched."""
     now = await desk.client.now()
     assert now is not None
     return job_id in [job.id for job in now.running]
@@ -266,7 +266,7 @@ async def _ended(desk: DeskProcess, job_id: str) -> None:
 
 @asynccontextmanager
 async def _changed(desk: ScriptDesk, slug: str, nodes: dict[str, Any]) -> AsyncIterator[None]:
-    """Replace the nodes of a workflow for a while."""
+    """Replace the nodes of a workflow until the block ends."""
     url = f"/api/admin/workflows/{slug}"
     graph = (await desk.http.get(url)).json()["data"]["graph"]
     (await desk.http.patch(url, json={"graph": {**graph, **nodes}})).raise_for_status()

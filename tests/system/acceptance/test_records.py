@@ -17,7 +17,7 @@ def moment(text: Any) -> datetime:
 
 
 async def test_job_records_its_parameters_state_and_times(desk: ScriptDesk) -> None:
-    """Id, status, priority, folder, prompts, profile, template, tries, seed mode, further options, times.
+    """These are id, status, priority, folder, prompts, profile, template, tries, seed mode, other options and times.
 
     Where: `ai_jobs`; `GET /api/ai-jobs/{id}`, `GET /api/desk/jobs/{id}`
     """
@@ -34,7 +34,7 @@ async def test_job_records_its_parameters_state_and_times(desk: ScriptDesk) -> N
 
 
 async def test_job_records_its_log_path_and_last_error(desk: ScriptDesk) -> None:
-    """The path of the log file, and the last error as a sentence.
+    """The log has a path, and the last error is a sentence.
 
     Where: `ai_jobs`, `job_attempts`
     """

@@ -1,4 +1,4 @@
-"""Protection of the user's machine, and records for later review."""
+"""Jobs cannot harm the user's machine, and everything is recorded for later review."""
 
 import contextlib
 import sqlite3
@@ -15,7 +15,7 @@ from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, ScriptDesk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Every way in which a path can lead out of a folder.
+# All ways in which a path can lead out of a folder.
 WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\Windows")
 
 
@@ -50,7 +50,7 @@ async def test_input_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> 
 
 @pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
 async def test_template_cannot_be_outside_its_folder(desk: ScriptDesk, path: str) -> None:
-    """A job names one of the graphs in the template folder; any other is refused.
+    """A job names one of the graphs in the template folder; any other graph is refused.
 
     Where: `desk/scripts/command.py`
     """
@@ -62,7 +62,7 @@ async def test_template_cannot_be_outside_its_folder(desk: ScriptDesk, path: str
 @pytest.mark.parametrize("field", ["profile", "extra_args"])
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "--template-api=/etc/passwd", "--seed=../x"])
 async def test_script_parameter_cannot_be_a_path(desk: ScriptDesk, field: str, path: str) -> None:
-    """Profiles come from the configuration, and further options have values that it allows.
+    """Profiles come from the configuration, which also lists the allowed values of other options.
 
     Where: `desk/scripts/command.py`
     """
@@ -83,7 +83,7 @@ async def test_output_folder_cannot_lead_outside(desk: ScriptDesk, path: str) ->
 
 
 async def test_user_text_never_becomes_a_path(desk: ScriptDesk, tmp_path: Path) -> None:
-    """Labels and names of uploaded files are sanitised before they become part of a file name.
+    """Labels and names of uploaded files are sanitized before they become part of a file name.
 
     Where: `desk/batches/output_copies.py`, `desk/batches/folders.py`
     """
@@ -148,7 +148,7 @@ async def test_program_comes_only_from_the_configuration(desk: ScriptDesk) -> No
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
 )
 async def test_pages_of_other_sites_cannot_reach_the_desk(desk: ScriptDesk, headers: dict[str, str]) -> None:
-    """By default the desk listens on this machine only, and pages of other sites are refused.
+    """By default, the desk listens only on this machine, and pages of other sites are refused.
 
     Where: `desk/origin_check.py`
     """
@@ -164,7 +164,7 @@ async def test_pages_of_other_sites_cannot_reach_the_desk(desk: ScriptDesk, head
 
 @pytest.mark.parametrize("outcome", ["completed", "failed", "canceled"])
 async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None:
-    """However a run ended, its exact arguments are kept with the attempt, and the log starts with them.
+    """The exact arguments of a run are kept with its attempt for every outcome, and the log starts with them.
 
     Where: `about` of an attempt, `show`
     """
@@ -184,7 +184,7 @@ async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None
 
 
 async def test_every_log_is_kept(desk: ScriptDesk) -> None:
-    """The output of a stopped run is kept, in the file and with the job.
+    """The output of a stopped run is kept in the file and with the job.
 
     Where: `job_logs`, `script/logs`
     """

@@ -30,7 +30,7 @@ async def test_form_has_defaults(desk: ScriptDesk, page: PageDriver) -> None:
 
 
 async def test_list_is_filtered_by_status(desk: ScriptDesk, page: PageDriver) -> None:
-    """A click filters waiting, running, completed, failed, canceled or paused jobs.
+    """One click shows only waiting, running, completed, failed, canceled or paused jobs.
 
     Where: `jobs --status`
     """
@@ -72,7 +72,7 @@ async def test_list_is_searchable(desk: ScriptDesk, page: PageDriver) -> None:
 
 
 async def test_log_of_a_running_job_is_live(desk: ScriptDesk, page: PageDriver) -> None:
-    """The script's output is on the page while it runs.
+    """The page shows the script's output while the script runs.
 
     Where: `logs -f`
     """
@@ -89,7 +89,7 @@ async def test_log_of_a_running_job_is_live(desk: ScriptDesk, page: PageDriver) 
 
 
 async def test_comfyui_refusal_is_shown_as_one_sentence(desk: ScriptDesk, page: PageDriver) -> None:
-    """A graph that ComfyUI refuses with HTTP 400 is explained by the wrong node, not by a number.
+    """If ComfyUI refuses a graph with HTTP 400, the error names the faulty node rather than a status code.
 
     Where: `desk/scripts/errors.py`, `comfyui/graphs/explain.py`
     """
@@ -175,7 +175,7 @@ async def test_job_page_has_log_parameters_and_output(desk: ScriptDesk, page: Pa
 
 
 async def test_queue_is_managed_in_a_terminal(desk: ScriptDesk) -> None:
-    """Over SSH, without a browser, the queue is shown and a job is canceled by a command.
+    """Over SSH and without a browser, a command shows the queue and cancels a job.
 
     Where: `top`
     """

@@ -1,4 +1,4 @@
-"""The KEDA scaler as a process."""
+"""The KEDA scaler runs as a process."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet …`: autoscaling inspected and controlled from a terminal, over the databases of a server."""
+"""`comfyrelay fleet …` inspects and controls autoscaling in a terminal, through the databases of a server."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ async def test_run_scales_until_it_is_stopped_and_releases_leadership(fleets: Fl
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert b"Autoscaling fleets" in await running.err.readline()
         views = fleets.world.engine.autoscaling.views
-        # a separate process: only its writes can be observed
+        # a separate process, so only its writes can be observed
         while not (await views.decisions(Stage.PRODUCTION, fleets.fleet, limit=1)).items:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     running.process.send_signal(signal.SIGTERM)
@@ -90,7 +90,7 @@ async def test_run_scales_until_it_is_stopped_and_releases_leadership(fleets: Fl
     assert ended.code == 0, ended.err
     [decision] = await fleets.decisions()
     assert "only reports" in decision.reason
-    # its clock differs from the test's
+    # the clock of the process differs from the clock of the test
     leader = await fleets.world.engine.autoscaling.leadership.current()
     assert leader is not None
     assert leader.expires_at <= utc_now()

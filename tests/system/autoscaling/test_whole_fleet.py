@@ -1,6 +1,7 @@
-"""A whole fleet on one machine: a server on PostgreSQL, two candidates for leader, and machines that are local
-processes.  Each machine is a worker with a simulator. The fleet starts with none. Failures lose no job, and nothing
-is charged or launched twice."""
+"""A whole fleet runs on one machine: a server on PostgreSQL, two candidates for leader, and machines that are local
+processes.  Each machine is a worker with a simulator. The fleet starts with none. Failures lose no job, and nothing is
+charged or launched twice.
+"""
 
 import json
 import sys
@@ -26,18 +27,18 @@ from tests.support.server_processes import free_port
 from tests.support.whole_system import FLEET, System, open_system
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, memory_folder
 
-# Long enough to kill a process during it.
+# Long enough to kill a process during a job.
 STAND_IN = """#!/bin/sh
 exec {python} -m comfyrelay simulator --port "$1" --folder "$2" --slow ImageInvert={seconds}
 """
 LEASED = "SELECT DISTINCT worker_id FROM ai_job_dispatches WHERE status = 'leased'"
 LAUNCHED = "SELECT key FROM machines WHERE provider_id IS NOT NULL"
 PRESENT = "SELECT count(*) FROM machines WHERE ended_at IS NULL"
-# Shorter pauses.
+# Shorter pauses for tests.
 LEADER_CONSTANTS: forked_commands.Constants = {
     (leadership, "TTL_SECONDS"): 3.0,
     (loop, "TICK_SECONDS"): 0.5,
-    # a burst of jobs would look like steady growth for minutes
+    # otherwise many jobs at once would look like steady growth for minutes
     (capacity, "MIN_LOAD"): 1e9,
 }
 
@@ -82,7 +83,7 @@ class WholeFleet:
         async def is_nothing_left() -> bool:
             return not self.processes() and not await self.central.fetchval(PRESENT)
 
-        # a machine that never registers is given up after three boots and two minutes
+        # the autoscaler terminates a machine that does not register within three boots and two minutes
         await until(is_nothing_left, patience_seconds=3 * PATIENCE_SECONDS)
 
     def order(self, worker_id: str) -> dict[str, Any]:
@@ -108,7 +109,9 @@ class WholeFleet:
         return found
 
     async def check(self, *, lost: int) -> None:
-        """Each order launched one machine, and no need was ordered twice. `lost` machines were killed."""
+        """Check that each order launched one machine and that no machine was ordered twice; `lost` machines were
+        killed.
+        """
         launched = [row["key"] for row in await self.central.fetch(LAUNCHED)]
         started = [path.parent.name for path in self.folder.glob("*/begun.json")]
         assert sorted(launched) == sorted(set(launched)) == sorted(started)
@@ -129,7 +132,7 @@ async def whole_fleet(
         databases = {"DATABASE_URL": central, "SHARDS": json.dumps(shards)}
         settings = {
             "FLEET_COMMANDS_DIR": str(programs),
-            # jobs of a killed machine are requeued soon
+            # requeue jobs of a killed machine soon
             "LEASE_TTL_SECONDS": "5",
             "LATE_GRACE_SECONDS": "0",
             # separate processes, so that one can be killed
@@ -188,7 +191,7 @@ async def whole_fleet(
 
 
 async def kill_leader(fleet: WholeFleet) -> None:
-    """The other candidate takes over."""
+    """Kill the leader; the other candidate takes over."""
     [leader] = [leader for leader in fleet.leaders if leader.logged("leadership.changed", leads=True)]
     await leader.kill()
 
@@ -230,7 +233,7 @@ async def test_jobs_complete_although_leader_and_machines_are_killed(
         metadata = fleet.metadata[fleet.order(warned)["slot"]]
         metadata.interrupt(seconds=120.0)
         await metadata.until_asked(SPOT)
-        # do not interrupt another machine that gets this slot
+        # do not interrupt a later machine in this slot
         metadata.disarm(SPOT)
 
         for job in jobs:

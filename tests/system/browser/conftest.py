@@ -1,4 +1,4 @@
-"""Desks, servers and one Chromium for the browser tests."""
+"""The browser tests share desks, servers and one Chromium."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +22,7 @@ async def desk_url(tmp_path: Path) -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared_desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> AsyncIterator[str]:
-    """The address of a desk that all tests of a file share. Each test cleans up after itself."""
+    """Yield the address of a desk that all tests of a file share; each test cleans up after itself."""
     async with make_desk(tmp_path_factory.mktemp("shared"), shutdown_seconds=0).open() as (_worker, ready):
         yield ready.url
 
@@ -38,7 +38,7 @@ async def shared(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDrive
 async def shared_server(
     real_postgres_backend: PostgresBackend, s3_server: str, built_app: None
 ) -> AsyncIterator[System]:
-    """A server over PostgreSQL and S3 that all tests of a file share; `start_workers` adds two workers."""
+    """Share a server over PostgreSQL and S3 among the tests of a file; `start_workers` adds two workers."""
     with memory_folder() as folder:
         async with open_server(folder, real_postgres_backend, s3_server) as system:
             yield system

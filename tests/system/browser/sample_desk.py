@@ -100,7 +100,7 @@ class Filling:
             await self.ended(job["id"])
 
     async def fill(self, texts: Texts, *, graph: dict[str, Any] | None = None) -> Filled:
-        """Add content of each kind. The first waiting job is blocked by a node that never finishes."""
+        """Add content of each kind; a node that never finishes blocks the first waiting job."""
         workflow = "text-to-image"
         if graph is not None:
             workflow = (await self.call("POST", "/api/workflows", {"graph": graph, "name": texts.workflow}))["slug"]
@@ -127,7 +127,7 @@ class Filling:
 
 
 def picture(number: int, width: int = 640, height: int = 480) -> bytes:
-    """A sky, hills and a sun that vary with `number`."""
+    """Return a picture of a sky, hills and a sun, which vary with `number`."""
     image = Image.new("RGB", (width, height))
     draw = ImageDraw.Draw(image)
     tint = (number * 53) % 160

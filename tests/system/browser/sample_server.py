@@ -1,6 +1,6 @@
 """A server with sample content: effects with pictures, a user's videos, machines, fleets and eight days of statistics.
 
-Two workers are real. The other machines exist only in the database.
+Two workers are real; the other machines exist only in the database.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def _offer(system: System) -> dict[str, int]:
 
 
 async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
-    """A user's week of jobs, most of them successful."""
+    """Add a week of a user's jobs, most of which succeeded."""
     labels = ("Lighthouse", "Paper boat", "Tram at dusk", "Fox on the ice", "Market", "Greenhouse", "Kite", "Dunes")
     jobs = []
     for number, label in enumerate(labels):
@@ -129,7 +129,7 @@ async def _machines(central: Database) -> None:
 
 
 async def _figures(central: Database) -> None:
-    """Load that varies with day and night, and one bad evening."""
+    """Return load that varies with day and night and has one bad evening."""
     rows = []
     for ago in range(MINUTES):
         day = 0.5 + 0.5 * math.cos(ago / (24 * 60) * math.tau - 0.5)

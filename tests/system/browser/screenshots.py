@@ -79,7 +79,7 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
     jobs = (await filling.call("GET", "/api/gallery?limit=60"))["items"]
     await filling.call("POST", "/api/gallery/marks", {"ids": [job["id"] for job in jobs[::5]], "starred": True})
     await filling.call("POST", "/api/presets", {"name": "Widescreen", "values": {"workflow_slug": "text-to-image"}})
-    # still in progress
+    # this batch is still in progress
     simulator.misbehave(Slow(class_type="KSampler", seconds=3600, steps=30, previews=True))
     await filling.submit_batch("text-to-image", "Night scenes, second pass", stills[:12])
     await filling.submit("image-to-clip", "Closing shot", input_file_id=files[3])
@@ -102,7 +102,7 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
 
 
 async def add_many(filling: Filling, jobs: int) -> None:
-    """Add waiting jobs: half of them in batches, the others alone."""
+    """Add waiting jobs, half of them in batches and the others alone."""
     scenes: list[dict[str, Any]] = [
         {"label": f"scene {number + 1}", "input_payload": {"prompt": SCENES[number % 8]}} for number in range(100)
     ]
@@ -120,7 +120,7 @@ class Camera:
     names: list[str] = field(default_factory=list)
 
     async def take(self, context: BrowserContext, pages: Mapping[str, str], kind: str) -> None:
-        """Screenshot each page into this folder."""
+        """Save a screenshot of each page in this folder."""
         for name, path in pages.items():
             if self.words and not any(word in name for word in self.words):
                 continue
@@ -141,7 +141,7 @@ KINDS = [(screen, theme) for screen in (DESKTOP, TABLET, PHONE) for theme in THE
 
 
 async def take_desk(camera: Camera, chromium: Browser, place: Path, *, jobs: int = 0) -> None:
-    # Clients read the desk's address from this folder. Other desks on this machine stay untouched.
+    # Clients read the desk's address from this folder, so other desks on this machine are not affected.
     os.environ["XDG_STATE_HOME"] = f"{place}/state"
     async with Simulator() as simulator:
         desk = make_desk(place / "data", shutdown_seconds=0, comfyui_url=[simulator.url])
@@ -174,7 +174,7 @@ async def take_server(camera: Camera, chromium: Browser, place: Path) -> None:
 
 
 async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
-    """Screenshot each setup step, one screen and theme after the other."""
+    """Save a screenshot of each setup step for every screen and theme in turn."""
     if camera.words and "setup" not in camera.words:
         return
     for number, (screen, theme) in enumerate(KINDS):

@@ -25,7 +25,7 @@ _JOBS = "tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status
 _MORE = "request_digest, input_payload, reserved_tokens, available_at, created_at, completed_at"
 _FILES = "tenant_id, user_id, disk, mime_type, size, created_at, used_at"
 _MADE = "tenant_id, item_no, workflow_id, kind, label, texts"
-# Copies of the first output in other shapes, one per minute before it, and four of each job.
+# Copies of the first output in other shapes, one for each minute before it and four for each job.
 _FILL = (
     f"INSERT INTO ai_jobs (id, idempotency_key, {_JOBS}, {_MORE}) {_NUMBERS} "
     f"SELECT printf('many-%05d', n), 'k' || n, {_JOBS}, {_MORE} FROM c, (SELECT * FROM ai_jobs LIMIT 1)",

@@ -1,4 +1,4 @@
-"""A server over PostgreSQL and S3, with optional workers, in a real browser."""
+"""Open a server over PostgreSQL and S3, with optional workers, in a real browser."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.support.world import PostgresBackend
 
 __all__ = ["Who", "open_as", "open_server", "open_visitor", "sign_in", "start_workers", "started_by", "url_of"]
 
-# `admin` and `user` come with the system; create other accounts with `system.admin`.
+# The system creates `admin` and `user`; create other accounts with `system.admin`.
 Who = Literal["admin", "user"]
 _numbers = count()
 
@@ -37,7 +37,7 @@ async def open_server(
     simulators: int = 2,
     is_empty: bool = False,
 ) -> AsyncIterator[System]:
-    """A server with an administrator, a user with tokens and an empty fleet, or nothing if `is_empty`."""
+    """Open a server with an administrator, a user with tokens and an empty fleet, or with nothing if `is_empty`."""
     async with backend.databases(["main"]) as (central, shards, _clock):
         databases = {"DATABASE_URL": central, "SHARDS": json.dumps(shards)}
         s3 = (s3_server, f"s3://{BUCKET}/web/{next(_numbers)}")
@@ -58,7 +58,7 @@ async def start_workers(system: System) -> None:
 
 
 def started_by(command: str, system: System, name: str = "first") -> Service:
-    """Run the command that the page shows, on a machine whose ComfyUI uses another port."""
+    """Run the command that the page shows on a machine whose ComfyUI uses another port."""
     words = shlex.split(command)
     variables = dict(word.split("=", 1) for word in words if "=" in word)
     assert [word for word in words if "=" not in word] == ["comfyrelay", "worker"]
@@ -82,7 +82,7 @@ def url_of(system: System) -> str:
 async def open_visitor(
     chromium: Browser, system: System, *, theme: Theme = "dark", screen: Screen = DESKTOP, url: str | None = None
 ) -> AsyncIterator[BrowserContext]:
-    """A separate browser context without a session. Pass `url` if a proxy is in front of the server."""
+    """Open a browser context without a session; pass `url` if a proxy is in front of the server."""
     context = await chromium.new_context(
         base_url=url or url_of(system),
         color_scheme=theme,
@@ -103,7 +103,7 @@ async def open_visitor(
 async def open_as(
     who: Who, chromium: Browser, system: System, *, theme: Theme = "dark", screen: Screen = DESKTOP
 ) -> AsyncIterator[tuple[Page, PageLog]]:
-    """A page signed in as `who`, and its recorded messages and requests."""
+    """Open a page signed in as `who`; yield it with its recorded messages and requests."""
     async with open_visitor(chromium, system, theme=theme, screen=screen) as context:
         await sign_in(context, system, system.admin_token if who == "admin" else system.user_token)
         page = await context.new_page()

@@ -1,4 +1,4 @@
-"""The setup of an empty server in a browser."""
+"""Set up an empty server in a browser."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from tests.support.api import PASSWORD
 
 __all__ = ["PRINTED", "set_up"]
 
-# The address with the setup code that the server prints at startup.
+# The address that the server prints at startup, which contains the setup code.
 PRINTED = re.compile(r"open (http://\S+/setup#([A-Z2-7-]+))")
 
 
@@ -47,7 +47,7 @@ async def set_up(
 
     await step_is("First worker")
     await expect(page.get_by_text("Waiting for the first worker…")).to_be_visible()
-    # masked until it is wanted, as in the console
+    # the secret is masked until it is requested, as in the console
     shown = page.locator("code", has_text="FLEET_SECRET")
     masked = await shown.inner_text()
     await page.get_by_role("button", name="Show secret").click()
@@ -56,7 +56,7 @@ async def set_up(
     assert masked != command
     await start_worker(command)
     await expect(page.get_by_text(" connected")).to_be_visible()
-    # setup continues at the same step after it is reopened
+    # a reopened setup continues at the same step
     await page.goto("/setup")
     await step_is("First effect")
     await page.get_by_role("button", name="Publish effect").click()
@@ -67,7 +67,7 @@ async def set_up(
     after = page.get_by_role("img", name="After")
     await expect(after).to_be_visible()
     assert await after.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 512
-    # coming back does not run and charge a second job
+    # returning to the step does not run and charge a second job
     await page.goto("/setup")
     await expect(page.get_by_role("heading", name="Setup complete")).to_be_visible()
     await expect(page.get_by_role("button", name="Run first job")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""The page header while a ComfyUI is unreachable or unusable, and while the desk uses the simulator."""
+"""The page header reports an unreachable or unusable ComfyUI, and the use of the simulator."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ async def test_gpu_in_a_bad_state_is_shown(chromium: Browser, tmp_path: Path) ->
         await expect(comfyui_notice(driver)).to_have_text([why])
 
 
-async def test_unreachable_comfyui_of_two_is_named(chromium: Browser, tmp_path: Path) -> None:
+async def test_one_unreachable_comfyui_of_two_is_named(chromium: Browser, tmp_path: Path) -> None:
     missing_url = f"http://127.0.0.1:{free_port()}"
     async with (
         Simulator() as simulator,

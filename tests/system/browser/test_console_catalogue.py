@@ -1,4 +1,4 @@
-"""Console pages for workflows, effects, accounts and operations, and what other users see of them."""
+"""The console pages for workflows, effects, accounts and operations work, and change what other users see."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ __all__ = ["axe"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# As the editor saves it: creates an image and inverts it.
+# A graph as the editor saves it, which creates and inverts an image.
 SAVED = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
 PAGES = {
     "workflows": "/console/workflows",
@@ -61,7 +61,7 @@ _PUSHED_ASIDE = """(found) => found.map((element) => element.parentElement)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A server with two workers and content on every console page, with markup in the names."""
+    """Yield a server with two workers and content on every console page, with markup in the names."""
 
     system: System
     tenant: str
@@ -176,7 +176,7 @@ async def run_on_second_worker(page: Page, system: System) -> None:
 
 
 async def publish(page: Page, system: System) -> None:
-    """Publish it as an effect with a name, a price, a picture and a preset value."""
+    """Publish the workflow as an effect with a name, a price, a picture and a preset value."""
     await more(page, "Create effect")
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill("Film negative")
@@ -190,7 +190,7 @@ async def publish(page: Page, system: System) -> None:
     await expect(picture.get_by_role("img", name="Example")).to_be_visible()
     await page.get_by_role("switch", name="Override Height").click()
     await page.get_by_role("region", name="Values").get_by_label("Height", exact=True).fill("48")
-    # the form of the studio, in which fields have no headings of nodes
+    # this is the form of the studio, which has no headings for nodes
     preview = page.get_by_role("region", name="Studio preview").get_by_role("region", name="Settings")
     await expect(preview.get_by_label("How wide")).to_have_value("64")
     await expect(preview.get_by_label("Height", exact=True)).to_have_value("48")
@@ -438,7 +438,7 @@ async def test_limits_of_a_tenant_are_set(admin: tuple[Page, PageLog], site: Sit
     assert (await site.system.admin("GET", f"/tenants/{site.tenant}"))["limits"]["max_active_jobs"] == 150
 
 
-async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, PageLog], site: Site) -> None:
+async def test_leaving_a_page_with_unsaved_changes_asks_first(admin: tuple[Page, PageLog], site: Site) -> None:
     page, page_log = admin
     await site.system.admin("POST", "/workflows", {"slug": "guarded", "graph": PROMPT_GRAPH})
     body = {"slug": "guarded", "name": "Guarded", "workflow_slug": "guarded", "credits_cost": 1}
@@ -494,7 +494,7 @@ async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
         await system.until(job, "completed")
         await receiver.wait_for(1)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # the answer is recorded after it was sent
+            # the answer is recorded after it has been sent
             while not (await system.admin("GET", "/webhooks/deliveries?status=failing"))["items"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await opened(page, page_log, "/console/webhooks")
@@ -505,7 +505,7 @@ async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
             attention = overview.get_by_role("region", name="Needs attention")
             async with system._engine() as engine:
                 shard = engine.databases.shard("main")
-                # as after days of retries
+                # simulate a delivery that failed after days of retries
                 words = "UPDATE webhook_deliveries SET attempts = 99, due_at = now() WHERE url = :url"
                 await execute(shard, words, url=receiver.url)
             await receiver.wait_for(2)
@@ -545,7 +545,7 @@ async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page,
 async def test_unknown_page_links_back(path: str, admin: tuple[Page, PageLog]) -> None:
     page, page_log = admin
     await opened(page, page_log, "/console/effects")
-    # through a link inside the app
+    # navigate as a link inside the app would
     await page.evaluate(
         "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
     )
@@ -556,7 +556,7 @@ async def test_unknown_page_links_back(path: str, admin: tuple[Page, PageLog]) -
     await expect(page.get_by_role("heading", name="Effects")).to_be_visible()
 
 
-async def test_console_is_closed_to_other_users(chromium: Browser, site: Site) -> None:
+async def test_console_is_not_accessible_to_other_users(chromium: Browser, site: Site) -> None:
     async with open_as("user", chromium, site.system) as (page, page_log):
         for name in PAGES:
             await page.goto(site.path(name))
@@ -577,7 +577,7 @@ async def test_page_is_accessible_and_shows_markup_as_text(
     await is_accessible(page, page_log, axe)
     await assert_nothing_injected(page)
     assert page_log.complaints == []
-    # pictures come from the storage
+    # pictures come from the object storage
     own = (url_of(site.system), site.system.files.url)
     assert [address for address in page_log.addresses if not address.startswith((*own, "blob:"))] == []
 

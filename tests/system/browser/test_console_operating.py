@@ -1,4 +1,4 @@
-"""Console pages for workers, fleets and the queue. Every page updates live."""
+"""The console pages for workers, fleets and the queue work and update live."""
 
 import asyncio
 import re
@@ -46,7 +46,7 @@ PAGES = {
 
 
 class Server:
-    """A server with two workers, an effect, and a fleet that no autoscaler manages yet."""
+    """Yield a server with two workers, an effect, and a fleet that no autoscaler manages yet."""
 
     def __init__(self, system: System, effect: int, done: int) -> None:
         self.system = system
@@ -55,7 +55,7 @@ class Server:
 
     @asynccontextmanager
     async def busy(self, jobs: int) -> AsyncIterator[list[str]]:
-        """This many jobs that never finish: two run, two are prefetched, the others wait."""
+        """Submit this many jobs that never finish: two run, two are prefetched, and the others wait."""
         for simulator in self.system.simulators:
             simulator.misbehave(SLOW)
         found = [await self.system.plain(self.effect) for _ in range(jobs)]
@@ -89,7 +89,7 @@ async def server(shared_server: System) -> Server:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def admin(server: Server, chromium: Browser) -> AsyncIterator[Page]:
-    """An administrator's page. Any browser error on it fails the test."""
+    """Yield an administrator's page; any browser error on it fails the test."""
     async with open_as("admin", chromium, server.system) as (page, page_log):
         yield page
         assert page_log.complaints == []
@@ -126,7 +126,7 @@ async def test_worker_appears_dies_and_returns_on_an_open_page(admin: Page, serv
 
 
 async def wait_until_silent(system: System, worker_id: str) -> None:
-    """Requests sent before the kill may still be answered after it. Wait for the last one."""
+    """Wait for the last request, because requests sent before the kill may still be answered after it."""
     while True:
         await system.silence(worker_id)
         await asyncio.sleep(1)
@@ -167,7 +167,7 @@ async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Pag
     await confirm(admin, "Create token", says="stops working within 5 seconds")
     token = await admin.get_by_role("group", name="Token").locator("code").inner_text()
     assert len(token) >= 20
-    # a click outside does not close it
+    # a click outside the dialog does not close it
     await admin.keyboard.press("Escape")
     await expect(admin.get_by_role("group", name="Token")).to_be_visible()
     await admin.get_by_role("button", name="I have copied it").click()
@@ -262,7 +262,7 @@ async def test_waiting_dispatch_can_be_prioritized_canceled_and_rerun(admin: Pag
         await panel.get_by_role("button", name="Cancel", exact=True).click()
         await confirm(admin, "Cancel job", says="user gets the tokens back")
         await expect(panel).to_contain_text("Canceled")
-        # no longer matches the filter
+        # the job no longer matches the filter
         await expect(rows).to_have_count(0)
         await panel.get_by_role("button", name="Retry").click()
         await expect(rows).to_have_count(1)
@@ -348,7 +348,7 @@ async def test_job_lists_every_worker_that_leased_it(admin: Page, server: Server
 
 
 async def leased(system: System, job: str, *, by: tuple[str, ...]) -> dict[str, Any]:
-    """The job, once one of these workers has leased it."""
+    """Return the job once one of these workers has leased it."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found: dict[str, Any] = await system.lease_of(job)
@@ -358,7 +358,7 @@ async def leased(system: System, job: str, *, by: tuple[str, ...]) -> dict[str, 
 
 
 async def waiting_of(system: System, jobs: list[str]) -> int:
-    """The dispatch that waits, once workers have leased the others."""
+    """Return the waiting dispatch once workers have leased the others."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = [await system.lease_of(job) for job in jobs]
@@ -428,7 +428,7 @@ async def test_unsaved_fleet_form_survives_another_save(admin: Page, server: Ser
     await system.admin("PUT", path, {"workflow_slugs": ["landscape"], "force": True})
     await expect(admin.get_by_text("1 added, 1 removed")).to_be_visible()
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
-    # leaving the page asks first
+    # leaving the page asks for confirmation first
     await admin.get_by_role("tab", name="Autoscaling").click()
     await admin.get_by_role("dialog").get_by_role("button", name="Keep editing").click()
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
@@ -438,7 +438,7 @@ async def test_unsaved_fleet_form_survives_another_save(admin: Page, server: Ser
     assert (await system.admin("GET", "/fleets/production/shared"))["workflow_slugs"] == ["landscape"]
 
 
-async def test_fleet_figures_are_separate_from_the_totals(admin: Page, server: Server) -> None:
+async def test_fleet_metrics_are_separate_from_the_totals(admin: Page, server: Server) -> None:
     await admin.goto("/console/fleets/production/home")
     own = admin.get_by_role("region", name="This fleet")
     await expect(own).to_contain_text("Running")
@@ -454,7 +454,7 @@ async def test_fleet_without_autoscaler_is_reported(admin: Page, server: Server)
         body = await response.json()
         await route.fulfill(response=response, json={**body, "data": {**body["data"], "leader": None}})
 
-    # otherwise this server leads
+    # otherwise this server would become the leader
     await admin.route("**/api/admin/fleets/production/cloud/autoscaling", without_leader)
     await admin.goto("/console")
     attention = admin.get_by_role("region", name="Needs attention")
@@ -464,7 +464,7 @@ async def test_fleet_without_autoscaler_is_reported(admin: Page, server: Server)
 
 async def test_unchecked_component_is_not_shown_as_healthy(chromium: Browser, server: Server) -> None:
     async with open_as("admin", chromium, server.system) as (page, _heard):
-        # otherwise the page always asks for action
+        # otherwise the page would always ask for action
         await page.route("**/api/admin/fleets*", lambda route: route.fulfill(json={"data": NO_ITEMS, "message": ""}))
         await page.route("**/api/admin/workers*", lambda route: route.fulfill(json={"data": NO_ITEMS, "message": ""}))
         await page.route("**/api/admin/webhooks/counts", lambda route: route.abort())
@@ -506,7 +506,7 @@ async def test_console_opens_while_the_central_database_is_down(chromium: Browse
 
 async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, server: Server) -> None:
     async with open_as("admin", chromium, server.system) as (page, page_log):
-        # as over plain HTTP
+        # the clipboard API is missing over plain HTTP
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
         await page.goto("/console/workers?open=add")
         dialog = page.get_by_role("dialog")
@@ -519,13 +519,13 @@ async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, se
         await search.focus()
         await page.keyboard.press("ControlOrMeta+V")
         command = (await server.system.admin("GET", "/fleets/production/home/join-command"))["powershell"]
-        # The field takes as much as the API accepts in a filter.
+        # The field accepts as many characters as the API accepts in a filter.
         await expect(search).to_have_value(command[:200])
         assert page_log.complaints == []
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/workers", "/console/workers/gpu-1", "/console/dispatches"])
-async def test_console_is_closed_to_other_users(chromium: Browser, server: Server, path: str) -> None:
+async def test_console_is_not_accessible_to_other_users(chromium: Browser, server: Server, path: str) -> None:
     async with open_as("user", chromium, server.system) as (page, page_log):
         await page.goto(path)
         await expect(page.get_by_text("Page not found")).to_be_visible()

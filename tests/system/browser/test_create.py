@@ -1,4 +1,4 @@
-"""The Create page in a real browser: first start to first output, batches, drafts and rejected input."""
+"""The Create page in a real browser: from first start to first output, batches, drafts and rejected input."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ SCRIPT = """
 @pytest_asyncio.fixture(loop_scope="session")
 async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDriver]:
     async with open_page(chromium, shared_desk, lands=re.compile("/create")) as driver:
-        # files dropped before the page listens are lost
+        # files that are dropped before the page is ready are lost
         await expect(driver.page.get_by_role("form")).to_be_visible()
         yield driver
         await driver.tidy()
@@ -54,7 +54,7 @@ async def choose(driver: PageDriver, name: str) -> Locator:
 
 
 async def give(driver: PageDriver, *files: FilePayload) -> None:
-    """Add files to the main input; they are uploaded at once."""
+    """Add files to the main input, which uploads them at once."""
     await driver.page.get_by_label("Add images").first.set_input_files(files=list(files))
     await expect(driver.page.get_by_role("button", name=re.compile("^Remove photo|^Remove ")).first).to_be_attached()
     await expect(driver.page.get_by_role("progressbar")).to_have_count(0)
@@ -86,12 +86,12 @@ async def test_first_start_leads_to_a_first_output(driver: PageDriver) -> None:
     await expect(driver.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
     await add(driver, re.compile("Add job")).click()
     await expect(driver.page.get_by_text("Added 1 job.", exact=True).first).to_be_visible()
-    # the form stays
+    # the form is still open
     await expect(driver.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
     [job] = await ended(driver, 1)
     assert job["status"] == "completed"
     assert job["outputs"]
-    # its output becomes its picture
+    # the output becomes the picture of the workflow
     async with asyncio.timeout(60):
         while not (await driver.call("GET", "/api/effects"))["items"][0]["cover_url"]:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -130,7 +130,7 @@ async def test_dropped_editor_workflow_can_be_run(driver: PageDriver) -> None:
     assert job["status"] == "completed"
 
 
-async def test_invalid_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
+async def test_invalid_workflow_is_explained_and_the_form_is_kept(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     for content, message in ((b"{", "is empty or not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
         await driver.drop(("w.json", "application/json", content))
@@ -171,7 +171,7 @@ async def test_text_named_as_an_image_is_refused_by_its_name(driver: PageDriver)
     text = "notes.png is a text file, not an image. It may be a saved error page."
     await driver.drop(notes)
     await expect(driver.page.get_by_text(text).first).to_be_visible()
-    # next to another file, at its field
+    # together with another file, the error is shown at the field
     await driver.drop(notes, ("photo.png", "image/png", png("#112233")))
     await expect(driver.page.get_by_role("region", name="Images").get_by_role("alert")).to_have_text(text)
     await add(driver).click()
@@ -226,7 +226,7 @@ async def test_unlocked_seed_is_remembered(driver: PageDriver) -> None:
     await expect(seed).to_have_value("42")
 
 
-async def test_dice_lock_the_seed_that_they_show(driver: PageDriver) -> None:
+async def test_rolling_the_dice_locks_the_shown_seed(driver: PageDriver) -> None:
     form = await choose(driver, "Make an image from a prompt")
     seed = form.get_by_role("textbox", name="Seed")
     await expect(seed).to_have_value("")
@@ -252,7 +252,7 @@ async def test_missing_model_is_shown_and_the_job_can_be_added(driver: PageDrive
     graph["1"]["inputs"]["ckpt_name"] = "nowhere.safetensors"
     await driver.call("POST", "/api/workflows", {"graph": graph, "name": "lacking"})
     await driver.page.reload()
-    # the list marks it before it is chosen; workflows with all requirements are not marked
+    # the list marks the workflow before it is chosen, but not workflows whose requirements are met
     listed = driver.page.get_by_role("navigation", name="Workflows")
     await expect(listed.get_by_role("link", name="lacking")).to_contain_text("Missing: 1 model")
     await expect(listed.get_by_text("Missing:")).to_have_count(1)
@@ -260,7 +260,7 @@ async def test_missing_model_is_shown_and_the_job_can_be_added(driver: PageDrive
     tries = form.get_by_role("textbox", name="Variations")
     await tries.fill("many")
     await driver.page.reload()
-    # also while the form is incomplete
+    # this is also shown while the form is incomplete
     await expect(tries).to_have_value("many")
     await expect(driver.page.get_by_label("Summary")).to_contain_text("nowhere.safetensors")
     await tries.fill("1")
@@ -314,7 +314,7 @@ async def test_deleted_input_is_named_and_chosen_again(tmp_path: Path, chromium:
             retention = engine.operations.retention
             retention.configure(retention_days=None, unused_upload_hours=0)
             await retention.run_once()
-        # the open page learns it from the desk, an earlier draft when it is opened
+        # the desk tells the open page, and an earlier draft learns it when it is opened
         await add(driver).click()
         notice = page.get_by_role("alert").filter(has_text="The file “fox.png” was deleted")
         await expect(notice).to_be_visible()
@@ -348,11 +348,11 @@ async def test_typed_input_survives_escape_navigation_and_reload(driver: PageDri
     await expect(shown).to_have_js_property("complete", value=True)
     await choose(driver, "painter")
     await expect(prompt).to_have_value("a storm\na calm")
-    # also invalid values
+    # invalid values are kept as well
     await expect(driver.page.get_by_role("textbox", name="Steps")).to_have_value("many")
 
 
-async def test_error_is_shown_at_its_field_even_if_folded(driver: PageDriver) -> None:
+async def test_error_is_shown_at_its_field_even_if_the_section_is_folded(driver: PageDriver) -> None:
     await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
     await driver.page.reload()
     form = await choose(driver, "painter")
@@ -457,7 +457,7 @@ async def test_edited_rerun_shows_the_changes(driver: PageDriver) -> None:
     values = {item["key"]: item["value"] for item in about["inputs"]}
     assert (values["prompt"], newest["seed"]) == ("a lake\nat night", 18446744073709551615)
     assert 7 in values.values()
-    # it is a separate job now
+    # the form no longer refers to the original job
     await expect(form.get_by_text("Change and run: ")).to_have_count(0)
     await expect(driver.page).to_have_url(re.compile(f"workflow={slug}$"))
 

@@ -1,4 +1,4 @@
-"""The mask editor of Create: the uploaded PNG keeps the colors, and is transparent where it is masked."""
+"""The mask editor of Create uploads a PNG that keeps the colors and is transparent where it is masked."""
 
 import io
 import re
@@ -37,7 +37,7 @@ async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDrive
 
 
 async def open_editor(driver: PageDriver, name: str = "photo.png") -> Locator:
-    """Open the mask of a picture, and return the canvas."""
+    """Open the mask of a picture; return the canvas."""
     button = driver.page.get_by_role("button", name=f"Mask {name}")
     await expect(button).to_be_enabled()
     await button.click(force=True)
@@ -47,7 +47,7 @@ async def open_editor(driver: PageDriver, name: str = "photo.png") -> Locator:
 
 
 async def position(canvas: Locator, x: float, y: float) -> tuple[float, float]:
-    """Return the place of a pixel of the picture on the screen."""
+    """Return the screen position of a pixel of the picture."""
     box = await canvas.bounding_box()
     assert box is not None
     return box["x"] + x * box["width"] / WIDTH, box["y"] + y * box["height"] / HEIGHT
@@ -63,7 +63,7 @@ async def draw(driver: PageDriver, canvas: Locator, *points: tuple[float, float]
 
 
 async def use_mask(driver: PageDriver) -> Image.Image:
-    """Save the mask, and return the uploaded picture."""
+    """Save the mask; return the uploaded picture."""
     async with driver.page.expect_response(re.compile("/api/videos/uploads$")) as answer:
         await driver.page.get_by_role("button", name="Use mask").click()
     file_id = (await (await answer.value).json())["data"]["file"]["id"]
@@ -75,7 +75,7 @@ async def use_mask(driver: PageDriver) -> Image.Image:
     image = Image.open(io.BytesIO(download.content))
     image.load()
     assert (image.format, image.mode, image.size) == ("PNG", "RGBA", (WIDTH, HEIGHT))
-    # ComfyUI reads the colors below the mask, too.
+    # ComfyUI also reads the colors below the mask.
     assert image.convert("RGB").tobytes() == gradient().tobytes()
     return image
 
@@ -135,7 +135,7 @@ async def test_keys_draw_a_mask(driver: PageDriver) -> None:
     for _step in range(8):
         await keyboard.press("Shift+ArrowRight")
     await keyboard.up("Space")
-    # The pen is up.
+    # The pen is lifted.
     for _step in range(3):
         await keyboard.press("Shift+ArrowUp")
     image = await use_mask(driver)

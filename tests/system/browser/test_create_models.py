@@ -1,4 +1,4 @@
-"""Models on the Create page: the browser with pictures, recently used models and trigger words."""
+"""The Create page has a model browser with pictures, recently used models and trigger words."""
 
 import io
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def driver(tmp_path: Path, chromium: Browser) -> AsyncIterator[PageDriver]:
-    """Create on a desk whose ComfyUI has LoRAs."""
+    """Open the Create page of a desk whose ComfyUI has LoRAs."""
     write_models(tmp_path / "comfyui")
     async with (
         Simulator(folder=tmp_path / "comfyui", models=MODELS) as simulator,
@@ -31,7 +31,7 @@ async def driver(tmp_path: Path, chromium: Browser) -> AsyncIterator[PageDriver]
 
 
 async def open_models(driver: PageDriver) -> tuple[Locator, Locator]:
-    """Open the models of the form, and return the form and the field of the LoRA."""
+    """Open the models of the form; return the form and the LoRA field."""
     form = await driver.choose("inked")
     await form.get_by_text("Models", exact=True).click()
     return form, form.locator("[data-field*=lora]")

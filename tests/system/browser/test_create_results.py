@@ -1,4 +1,4 @@
-"""The results next to the form of Create, in a real browser, with the keyboard alone."""
+"""The results next to the form of Create can be used with only the keyboard."""
 
 import re
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ def cards(driver: PageDriver) -> Locator:
 
 
 async def submit(driver: PageDriver, prompt: str) -> None:
-    """Type a prompt, submit it from its field, and wait for its picture."""
+    """Type a prompt, submit the form from the prompt field, and wait for the picture."""
     await driver.page.get_by_role("textbox", name="Prompt", exact=True).fill(prompt)
     await driver.page.keyboard.press("Control+Enter")
     card = cards(driver).first
@@ -50,7 +50,7 @@ async def test_prompt_look_change_and_again_need_no_mouse_and_no_other_page(driv
     await submit(driver, "a blue heron")
     await expect(cards(driver)).to_have_count(2)
     await expect(cards(driver).last).to_contain_text("a red fox")
-    # Escape leads to the newest result, and the arrow keys to the older one
+    # Escape moves to the newest result, and the arrow keys move to the older one
     await keyboard.press("Escape")
     await expect(cards(driver).first.locator("[data-open]")).to_be_focused()
     await keyboard.press("ArrowRight")
@@ -98,7 +98,7 @@ async def test_result_becomes_an_input_with_a_key(driver: PageDriver) -> None:
     await submit(driver, "a red fox")
     await driver.page.keyboard.press("Escape")
     await driver.page.keyboard.press("u")
-    # the painter takes no image, so the first workflow that does opens
+    # the current workflow takes no image, so the first workflow that takes one opens
     await expect(driver.page.get_by_role("button", name=re.compile(r"^Remove .*\.png"))).to_be_attached()
 
 

@@ -1,4 +1,4 @@
-"""Sweeps, wildcards and prompt files in a real browser: counted before they are added, and shown as a grid."""
+"""Sweeps, wildcards and prompt files are counted before they are added, and their outputs are shown as a grid."""
 
 import re
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
     await form.get_by_role("button", name="Sweep Width").click()
     await form.get_by_role("textbox", name="Width").fill("64, 128")
     await expect(driver.plan).to_contain_text("Steps (3) × Width (2) = 6 jobs")
-    # how they are combined has a separate line, so that the fields keep their places
+    # a separate line shows how they are combined, so that the fields keep their positions
     combine = await form.get_by_label("Combine", exact=True).bounding_box()
     field = await form.get_by_role("textbox", name="Steps").bounding_box()
     assert combine is not None
@@ -57,7 +57,7 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
     await expect(table.get_by_role("columnheader")).to_have_text(["Steps", "Width 64", "Width 128"])
     await expect(table.get_by_role("rowheader")).to_have_text(["2", "3", "4"])
     await expect(table.locator("img")).to_have_count(6)
-    # an output is in the column and the row of its values
+    # each output is in the column and row of its values
     shown = {item["id"]: item for item in (await driver.call("GET", f"/api/gallery?batch={batch}"))["items"]}
     for row in (1, 2, 3):
         tiles = await table.get_by_role("row").nth(row).locator("[data-id]").all()
@@ -79,7 +79,7 @@ async def test_swept_fields_are_counted_and_become_a_grid_that_is_saved_as_a_pic
         # the labels are dark on white, and the pictures have colours
         assert picture.convert("RGB").getpixel((picture.width - 1, 2)) == (255, 255, 255)
         assert len(picture.convert("RGB").getcolors(2**24) or ()) > 50
-        # nothing touches the picture in the next column
+        # nothing overlaps the picture in the next column
         gap = picture.convert("RGB").crop((180 + 384 + 1, 0, 180 + 384 + 7, picture.height))
         below_labels = gap.crop((0, 3 * 28, gap.width, gap.height))
         assert below_labels.getcolors() == [(below_labels.width * below_labels.height, (255, 255, 255))]

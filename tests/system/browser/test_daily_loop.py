@@ -1,4 +1,4 @@
-"""The daily loop of a creator with the simulator. `make compat` walks it with real versions of ComfyUI."""
+"""The daily loop of a creator works with the simulator; `make compat` runs it with real versions of ComfyUI."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ComfyUI's editor, unmodified, in a browser: it draws, runs, cancels, lists and saves on a server with two workers."""
+"""ComfyUI's unmodified editor draws, runs, cancels, lists and saves on a server with two workers."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ PICTURES = "window.app.graph.nodes.flatMap((node) => node.imgs ?? []).filter((im
 
 @asynccontextmanager
 async def opened(chromium: Browser, site: ComfyuiSite, **target: str) -> AsyncIterator[Page]:
-    """Open the editor with a link, and expect the nodes of the target."""
+    """Open the editor through a link, and expect the nodes of the target."""
     assert site.client.user is not None
     link = await site.client.user.post("/api/editor/links", target)
     context = await chromium.new_context(viewport={"width": 1400, "height": 900}, locale="en-US")
@@ -85,7 +85,7 @@ async def cancels(page: Page, site: ComfyuiSite) -> None:
     await change_seed(page, SEED + 1)
     await run(page)
     await site.client.until_running(1)
-    # A picture of the run so far.
+    # A preview of the running job.
     await until(page, "Object.values(window.app.nodePreviewImages).flat().length > 0")
     await page.get_by_role("button", name="Cancel current run").click()
     await site.client.until_running(0)

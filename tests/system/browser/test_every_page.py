@@ -1,4 +1,4 @@
-"""Rules for every page: accessible, self-hosted, and safe against markup in user input."""
+"""Every page is accessible, self-hosted, and safe against markup in user input."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ from tests.system.browser.sample_desk import Filled, Filling, Texts, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# If it is parsed as markup, an element exists; if it loads or runs something, the page reports it.
+# If this is parsed as markup, an element exists; if it loads or runs something, the page reports an error.
 MARKUP = '<b class="injected">bold</b><img class="injected" src="/injected.png" onerror="window.injected=1">'
 HOSTILE = Texts(
     batch=f"batch {MARKUP}",
@@ -63,14 +63,14 @@ ROUTES = {
     "kit": "/kit",
 }
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-# axe rules that depend on the theme.
+# axe rules that depend on the theme
 COLOURS = ["color-contrast", "link-in-text-block"]
 _AXE = """async ([type, values]) => {
   const found = await axe.run(document, { runOnly: { type, values }, preload: false, resultTypes: ["violations"] });
   return found.violations.flatMap((rule) =>
     rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")} ${node.failureSummary.replaceAll("\\n", " ")}`));
 }"""
-# The main touch targets: the areas and the filled buttons.
+# The main touch targets are the areas and the filled buttons.
 _SMALL = """() => [...document.querySelectorAll("nav[aria-label=Areas] :is(a, button), main [class*=primary]")]
   .map((element) => [element.textContent, element.getBoundingClientRect()])
   .filter(([, { width, height }]) => width && height && (width < 44 || height < 44))
@@ -104,7 +104,7 @@ async def desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> Asy
         Filling.of(ready.url) as filling,
     ):
         yield Desk(ready.url, await filling.fill(HOSTILE, graph=PROMPT_GRAPH))
-        # do not wait for jobs that never finish
+        # closing does not wait for jobs that never finish
         await filling.behave()
 
 
@@ -135,14 +135,14 @@ async def opened(context: BrowserContext, path: str) -> tuple[Page, PageLog]:
 
 
 def unexpected(page_log: PageLog) -> list[str]:
-    """Complaints, except about the missing file that the kit shows."""
+    """Return browser complaints, except about the missing file that the kit shows."""
     return [complaint for complaint in page_log.complaints if "/files/gone" not in complaint]
 
 
 async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
     """Return violations of these rules, or of all rules."""
     if not await page.evaluate("'axe' in window"):
-        # not as a page element, which the content security policy would block
+        # do not add a page element, which the content security policy would block
         await page.evaluate(axe)
     return "\n".join(await page.evaluate(_AXE, ["rule", rules] if rules else ["tag", WCAG]))
 
@@ -157,7 +157,7 @@ async def is_accessible(page: Page, page_log: PageLog, axe: str) -> None:
 
 
 async def fits(page: Page) -> None:
-    """Nothing is wider than the screen, and touch targets are large enough."""
+    """Check that nothing is wider than the screen and that touch targets are large enough."""
     assert await page.evaluate(_WIDER) == []
     assert await page.evaluate(_SMALL) == []
 
@@ -238,7 +238,7 @@ async def test_palette_opens_each_sheet_of_the_settings_menu(contexts: Contexts)
     await page.close()
 
 
-async def test_panel_of_an_unknown_job_is_not_titled_batch(contexts: Contexts) -> None:
+async def test_side_panel_of_an_unknown_job_is_not_titled_batch(contexts: Contexts) -> None:
     page, _heard = await opened(contexts[DESKTOP], "/queue?job=unknown")
     panel = page.get_by_role("complementary")
     await expect(panel.get_by_text("Job not found")).to_be_visible()
@@ -247,7 +247,7 @@ async def test_panel_of_an_unknown_job_is_not_titled_batch(contexts: Contexts) -
 
 
 async def test_right_to_left_label_does_not_reorder_its_surroundings(desk: Desk, contexts: Contexts) -> None:
-    """In the queue, in its side panel, and on the job page."""
+    """This holds in the queue, in its side panel, and on the job page."""
     label = "\u05d2\u05d3\u05d9 (1)"
     async with Filling.of(desk.url) as filling:
         job = await filling.submit("invert-image", label, input_file_id=await filling.upload("a.png", picture(1)))
@@ -318,7 +318,7 @@ async def test_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Con
     await page.reload()
     await settled(page, page_log)
     assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
-    # the server writes the theme into the page, so it is painted before any script runs
+    # the server writes the theme into the page, so the theme applies before any script runs
     answer = await page.context.request.get("/queue")
     assert '<html data-theme="dark"' in await answer.text()
     await page.context.clear_cookies(name="comfyrelay_theme")

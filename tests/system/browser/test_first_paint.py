@@ -1,4 +1,4 @@
-"""The first paint: the shell comes before any script, and the area's data is requested once and early."""
+"""The first paint shows the shell before any script runs; the area's data is requested once and early."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -79,12 +79,12 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
     ("path", "data", "shown"),
     [
         ("/queue", {"/api/queue"}, "[data-entry]"),
-        # the layout of the whole grid follows its first page
+        # the layout of the whole grid follows the first page of data
         ("/gallery", {"/api/gallery"}, "[data-gallery] img"),
         ("/create", {"/api/workflows", "/api/effects"}, "[data-field]"),
     ],
 )
-async def test_page_waits_for_the_session_and_its_own_data_only(
+async def test_page_waits_only_for_the_session_and_its_own_data(
     shared: PageDriver, path: str, data: set[str], shown: str
 ) -> None:
     needed = {"/api/me", "/api/entry", "/api/desk", *data}
@@ -118,7 +118,7 @@ async def test_page_loads_few_scripts_and_styles(chromium: Browser, shared_desk:
     assert len(files) <= MAX_FILES, "\n".join(files)
 
 
-async def test_hidden_tab_loads_as_well(chromium: Browser, shared_desk: str) -> None:
+async def test_hidden_tab_also_loads(chromium: Browser, shared_desk: str) -> None:
     async with open_context(chromium, shared_desk) as context:
         page = await context.new_page()
         await page.add_init_script("window.requestAnimationFrame = () => 0")

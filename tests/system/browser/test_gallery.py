@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script> & '
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def gallery_desk(tmp_path_factory: pytest.TempPathFactory, built_app: Path) -> AsyncIterator[str]:
-    """One desk for all of these tests; each test uses its own batch."""
+    """Share one desk among these tests; each test uses its own batch."""
     folder = tmp_path_factory.mktemp("gallery")
     async with make_desk(folder / "data", shutdown_seconds=0).open() as (_worker, ready):
         yield ready.url
@@ -59,7 +59,7 @@ async def run_batch(driver: PageDriver, *labels: str, effect: str = "Invert an i
     batch = str((await driver.call("POST", "/api/batches", body))["id"])
     page = driver.page
     await page.goto(f"/gallery?batch={batch}")
-    # the first ones wait for the worker to start
+    # the first jobs wait for the worker to start
     await expect(tiles(page)).to_have_count(len(labels), timeout=PATIENCE_SECONDS * 1000)
     await expect(opener(page, labels[-1])).to_be_visible()
     return batch
@@ -109,7 +109,7 @@ async def test_new_outputs_appear_without_moving_the_current_one(driver: PageDri
     after = await page.locator(f"[data-id='{name}']").bounding_box()
     assert before
     assert after
-    assert abs(before["y"] - after["y"]) <= 260  # its row may have reflowed; it is still visible
+    assert abs(before["y"] - after["y"]) <= 260  # the row may have reflowed, but it is visible
     await new.click()
     await expect(opener(page, "second")).to_be_in_viewport()
 
@@ -256,9 +256,9 @@ async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     await page.get_by_label("Playback position").fill("0.2")
     assert await page.evaluate(times) == [0.2, 0.2]
     assert await page.evaluate("[...document.querySelectorAll('[role=dialog] video')].every(video => video.paused)")
-    # zoom applies to both
+    # zoom applies to both clips
     widths = "[...document.querySelectorAll('[role=dialog] video')].map(video => video.getBoundingClientRect().width)"
-    # the differences load later and take some of the height
+    # the list of differences loads later and takes some of the height
     await expect(page.get_by_role("region", name="Differences")).to_be_visible()
     fitting, _ = await page.evaluate(widths)
     await page.locator("[data-pane=A] video").hover()
@@ -389,7 +389,7 @@ async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -
     await dialog.get_by_role("button", name="Delete 1 output").click()
     await expect(tiles(page)).to_have_count(1)
     await expect(opener(page, "stays")).to_be_visible()
-    # Deletion can be undone for a few seconds. Leaving the page in that time carries it out.
+    # Deletion can be undone for a few seconds; leaving the page in that time completes it.
     await page.get_by_role("button", name="Undo").click()
     await expect(tiles(page)).to_have_count(2)
     await opener(page, "goes").focus()
@@ -403,7 +403,7 @@ async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -
 
 
 async def test_every_file_of_a_job_is_a_tile(driver: PageDriver) -> None:
-    """A batch of four images and a second save node: starred, zipped, recalled and deleted one by one."""
+    """The files of four images and a second save node are starred, zipped, recalled and deleted one by one."""
     page = driver.page
     slug = (await driver.call("POST", "/api/workflows", {"graph": five_images(), "name": "five"}))["slug"]
     body = {"workflow_slug": slug, "label": f"batch {uuid4()}", "items": [{"label": "five"}]}
@@ -427,7 +427,7 @@ async def test_every_file_of_a_job_is_a_tile(driver: PageDriver) -> None:
     with zipfile.ZipFile(await (await downloading.value).path()) as zipped:
         assert len({Path(name).name for name in zipped.namelist()}) == 5
     await page.keyboard.press("Escape")
-    # the cover is deleted, and the others stay
+    # the cover is deleted, and the other files are kept
     await page.get_by_role("button", name="five, image", exact=True).focus()
     await page.keyboard.press("Delete")
     dialog = page.get_by_role("dialog")

@@ -1,4 +1,4 @@
-"""Actions on jobs and batches: which are offered, what they do, and how server errors appear."""
+"""Jobs and batches offer actions, carry them out, and show server errors."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ SLOW = {"class_type": "ImageInvert", "seconds": 600, "steps": 600}
 
 
 async def open_batch(driver: PageDriver, batch_id: str) -> Locator:
-    """The side panel of the queue."""
+    """Open a batch in the side panel of the queue."""
     await driver.page.goto(f"/queue?batch={batch_id}")
     panel = driver.page.get_by_role("complementary")
     await expect(panel.get_by_role("progressbar", name="Batch progress")).to_be_visible()
@@ -130,7 +130,7 @@ async def test_prefetched_job_cannot_be_moved(shared: PageDriver) -> None:
 
 async def test_waiting_job_shows_its_position(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
-    # the prefetched job is number 1
+    # the prefetched job has position 1
     *_others, last = await shared.submit("running", "fetched", "first", "second", "third")
     await shared.open_job(last)
     await expect(shared.page.get_by_text("Number 4 in the queue.")).to_be_visible()
@@ -166,7 +166,7 @@ async def test_failed_job_shows_its_reason_and_is_retried_once(shared: PageDrive
     await shared.actions.get_by_role("button", name="Retry", exact=True).click()
     await shared.status_is("Done")
     job_url = shared.page.url
-    # retry and original link to each other; Retry is offered once, Again without limit
+    # the retry and the original job link to each other; Retry is offered once, Again any number of times
     await shared.page.get_by_role("link", name=first[-8:]).click()
     await shared.status_is("Failed")
     await expect(shared.actions.get_by_role("button", name="Run again", exact=True)).to_be_visible()
@@ -230,7 +230,7 @@ async def test_server_error_is_shown_as_a_sentence(shared: PageDriver) -> None:
     await shared.open_queue()
     await shared.do("soon gone", "Delete")
     await expect(shared.page.get_by_role("dialog")).to_be_visible()
-    # by another user
+    # another user deletes the job
     await shared.call("DELETE", f"/api/ai-jobs/{job_id}")
     await shared.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await shared.let_go()

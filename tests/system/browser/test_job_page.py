@@ -1,4 +1,4 @@
-"""The job page: outputs, inputs and logs, live while the job runs."""
+"""The job page shows outputs, inputs and logs, and updates live while the job runs."""
 
 import re
 from pathlib import Path
@@ -73,7 +73,7 @@ async def test_all_files_of_a_job_are_shown(shared: PageDriver) -> None:
     outputs = page.get_by_role("list", name="Outputs").get_by_role("button")
     await expect(outputs).to_have_count(5)
     shown = page.locator("main img").first
-    # the cover is square, and the image of the second save node twice as wide
+    # the cover is square, and the image of the second save node is twice as wide
     await expect(shown).to_have_js_property("naturalWidth", 16)
     await outputs.last.click()
     await expect(outputs.last).to_have_attribute("aria-pressed", "true")
@@ -131,7 +131,7 @@ async def test_player_fits_a_phone(shared: PageDriver) -> None:
     await shared.open_job(job_id)
     seek = page.get_by_role("main").locator("input[type=range]")
     await expect(seek).to_be_visible()
-    # a row of its own: next to the buttons, it would be too short to seek
+    # the seek bar has its own row: next to the buttons, it would be too short
     row, buttons = await box(seek), [await box(each) for each in await seek.locator("..").get_by_role("button").all()]
     assert row["width"] > 300
     assert len(buttons) >= 5
@@ -140,14 +140,14 @@ async def test_player_fits_a_phone(shared: PageDriver) -> None:
 
 
 async def test_clip_is_compared_with_its_input_and_escape_leads_back(shared: PageDriver) -> None:
-    """The queue keeps its filters."""
+    """The queue keeps its filters when the user returns."""
     page = shared.page
     async with Filling.of(str(shared.http.base_url)) as filling:
         file_id = await filling.upload("hills.png", picture(3))
         first = await filling.submit("image-to-clip", "hills", input_file_id=file_id)
         await filling.ended(first)
     await page.goto("/queue?q=hills&sort=newest")
-    # the clip plays on hover, also in the list
+    # the clip also plays on hover in the list
     film = shared.unit("hills").locator("[data-preview]")
     await film.hover()
     await expect(film.locator("video")).to_have_count(1)
@@ -170,7 +170,7 @@ async def test_clip_is_compared_with_its_input_and_escape_leads_back(shared: Pag
     assert (shown["width"], shown["height"]) == (frame["width"], frame["height"])
     await page.keyboard.press("Escape")
     await page.wait_for_url("**/queue?q=hills&sort=newest**")
-    # and through the rail from any page
+    # the queue can also be reached through the rail from any page
     await page.get_by_role("link", name="Gallery").first.click()
     await page.wait_for_url("**/gallery")
     await page.get_by_role("navigation", name="Areas").get_by_role("link", name="Queue").click()

@@ -1,4 +1,4 @@
-"""When and where the app shows messages."""
+"""Messages do not cover controls, and hidden tabs are silent."""
 
 import pytest
 from playwright.async_api import Locator, expect
@@ -22,7 +22,7 @@ async def test_message_does_not_cover_its_button(shared: PageDriver) -> None:
     await shared.choose("Make an image from a prompt")
     await shared.add()
     message = page.get_by_role("region", name="Notifications").get_by_role("listitem").last
-    # it stays while it has focus or the pointer
+    # the message remains while it has the focus or the pointer
     await message.get_by_role("button", name="Close").focus()
     for width, height in ((1400, 500), (1280, 800), (1000, 700), (390, 844)):
         await page.set_viewport_size({"width": width, "height": height})
@@ -39,7 +39,7 @@ async def test_hidden_tab_sends_no_requests(shared: PageDriver) -> None:
     await shared.open_queue()
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    # periodic requests of a page
+    # the periodic requests of a page
     while not requests:
         # a pending request is not repeated
         await page.clock.run_for(6000)

@@ -1,4 +1,4 @@
-"""The queue page in a real browser."""
+"""The queue page works in a real browser."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ async def act(driver: PageDriver, label: str, verb: str) -> None:
 
 
 async def waiting(driver: PageDriver, *labels: str) -> list[str]:
-    """Add jobs that wait behind two that never finish: one running, one prefetched."""
+    """Add jobs that wait behind two jobs that never finish: one is running, one is prefetched."""
     await driver.misbehave("Slow", **SLOW)
     ids = await driver.submit("runs", "fetched", *labels)
     await expect(unit(driver, "runs")).to_have_attribute("data-status", "running")
@@ -188,7 +188,7 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
 
 
-async def test_clear_finished_counts_as_the_filters_do(queue: PageDriver) -> None:
+async def test_clear_finished_counts_the_same_jobs_as_the_filters(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Fail", class_type="ImageInvert", times=1)
     await queue.submit_batch("lakes", ["one", "two", "three"])
@@ -250,7 +250,7 @@ async def test_two_tabs_show_the_same_queue(queue: PageDriver, shared_desk: str,
         await expect(unit(other, "two")).to_have_attribute("data-status", "paused")
 
 
-async def test_unusable_comfyui_is_explained_once(chromium: Browser, tmp_path: Path) -> None:
+async def test_unusable_comfyui_is_explained_only_once(chromium: Browser, tmp_path: Path) -> None:
     async with (
         Simulator() as simulator,
         make_desk(tmp_path, comfyui_url=[simulator.url]).open() as (_worker, ready),
@@ -264,7 +264,7 @@ async def test_unusable_comfyui_is_explained_once(chromium: Browser, tmp_path: P
         why = f"ComfyUI at {simulator.url} cannot be used"
         head = driver.page.get_by_role("status").filter(has_text=why)
         slot = driver.page.get_by_role("article").filter(has_text=why)
-        # in the header only while the slot shows a job that waits for it
+        # the header shows the error only while the slot shows a job that waits for this ComfyUI
         await expect(slot.or_(head)).to_have_count(1)
         await driver.page.get_by_role("article").first.hover()
         await driver.page.mouse.wheel(0, 1500)

@@ -1,4 +1,4 @@
-"""The rows of the queue page in a real browser: failures, cut texts and headings."""
+"""The rows of the queue page show failures, truncated texts and headings correctly."""
 
 import io
 import re
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures
 SIZES = ((1440, 900), (1024, 768), (390, 844))
 ERROR = "mat1 and mat2 shapes cannot be multiplied (77x2048 and 768x320) " + "in the third block of the decoder " * 4
 LONG = "portrait_of_a_glassblower_with_sparks-final-version_0042.take-3" * 3
-# Texts that are wider than a box that hides the rest, in a box without an ellipsis.
+# Texts that are wider than their box, which hides the rest without an ellipsis.
 _CUT_WITHOUT_ELLIPSIS = """() => {
   const found = [];
   const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
@@ -78,7 +78,7 @@ async def expects_failed_tile(queue: PageDriver, place: Locator, reason: str) ->
     middle = [icon["x"] + icon["width"] / 2, icon["y"] + icon["height"] / 2]
     hovered = "([x, y]) => document.elementFromPoint(x, y)?.closest('[title]')?.title"
     assert await page.evaluate(hovered, middle) == reason
-    # no flat wash: icon, ring, background and the input
+    # the tile is not one flat color: it has an icon, a ring, a background and the input
     with Image.open(io.BytesIO(await tile.screenshot())) as picture:
         assert len(picture.convert("RGB").getcolors(picture.width * picture.height) or []) > 16
 
@@ -138,7 +138,7 @@ async def test_ellipsis_of_a_long_reason_is_inside_its_row(queue: PageDriver) ->
             assert len(picture.convert("RGB").getcolors() or []) == 1, width
 
 
-async def test_names_of_failed_rows_begin_next_to_their_checkbox_on_a_phone(queue: PageDriver) -> None:
+async def test_name_of_a_failed_row_is_next_to_its_checkbox_on_a_phone(queue: PageDriver) -> None:
     await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
     await queue.submit("poster")
     row = queue.unit("poster")
@@ -151,7 +151,7 @@ async def test_names_of_failed_rows_begin_next_to_their_checkbox_on_a_phone(queu
     assert 0 < name["x"] - checkbox["x"] - checkbox["width"] <= 16
 
 
-async def test_chosen_filter_is_in_view_on_a_phone(queue: PageDriver) -> None:
+async def test_chosen_filter_is_visible_on_a_phone(queue: PageDriver) -> None:
     await queue.submit("done before")
     await expect(queue.unit("done before")).to_contain_text("took")
     await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
@@ -180,7 +180,7 @@ async def test_running_batch_is_under_now_and_done_rows_say_how_long_they_took(q
     assert (await box(now))["y"] < batch["y"] < below["y"] < waits["y"]
 
 
-async def test_rows_line_up(queue: PageDriver) -> None:
+async def test_columns_of_rows_are_aligned(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
     for label in ("a bad one", "a good one"):
@@ -202,7 +202,7 @@ async def test_rows_line_up(queue: PageDriver) -> None:
             assert round(words[0]["x"] - names[0]["x"]) == 0
 
 
-async def test_wide_rows_use_their_width(queue: PageDriver) -> None:
+async def test_wide_rows_use_their_full_width(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
     await queue.submit_batch("lakes", [f"lake {number}" for number in range(40)])
@@ -242,14 +242,14 @@ async def test_rows_do_not_overlap_next_to_an_open_panel(queue: PageDriver) -> N
 
 
 def overlap(first: FloatRect, second: FloatRect) -> bool:
-    """Return whether two boxes have more than a rounding error in common."""
+    """Return whether two boxes overlap by more than a rounding error."""
     width = min(first["x"] + first["width"], second["x"] + second["width"]) - max(first["x"], second["x"])
     height = min(first["y"] + first["height"], second["y"] + second["height"]) - max(first["y"], second["y"])
     return width > 1 and height > 1
 
 
 async def test_long_names_break_at_separators(queue: PageDriver) -> None:
-    """Also in the title of a page, which has two lines before it is cut."""
+    """This also holds for page titles, which are truncated after two lines."""
     name = "_".join(f"portrait{number:02}" for number in range(12))
     [job_id] = await queue.submit(name)
     await queue.ended(job_id)
@@ -260,7 +260,7 @@ async def test_long_names_break_at_separators(queue: PageDriver) -> None:
         assert await title.evaluate(_BROKEN_AT) == []
 
 
-# The characters before the line breaks of an element that are no separators.
+# The characters before line breaks in an element that are not separators.
 _BROKEN_AT = """(element) => {
   const range = document.createRange();
   const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);

@@ -1,4 +1,4 @@
-"""Opening the app: by link on this machine, by password from another."""
+"""The app is opened by a link on this machine, and by the password from another machine."""
 
 import re
 from pathlib import Path
@@ -29,11 +29,11 @@ async def test_app_without_a_session_is_opened_by_a_link(tmp_path: Path, chromiu
         for path in ("", "/queue", "/gallery"):
             await page.goto(f"{ready.url}{path}")
             await expect(page.locator("code")).to_have_text("comfyrelay open")
-        # as `--open` does: a page from another origin that leads here
+        # `--open` also opens a page of another origin that redirects here
         (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={ready.link}">')
         await page.goto((tmp_path / "open.html").as_uri())
         await is_open(page)
-        # a second time, from the link that is still in the terminal
+        # open the link that is still in the terminal a second time
         await page.goto(ready.link)
         await is_open(page)
     async with settings.open():

@@ -1,4 +1,4 @@
-"""The settings of a desk on its page: sources, changes, a folder dialog, the notification test, and the phone."""
+"""The settings page of a desk shows sources, saves changes, tests notifications and signs in a phone."""
 
 import re
 import tomllib
@@ -63,7 +63,7 @@ async def test_setting_is_changed_in_the_file_and_applies_at_once(
     await expect(dialog.get_by_label("This folder")).to_have_text(str(data_dir.parent / "pictures"))
     await dialog.get_by_role("button", name="Use this folder").click()
     await sheet.get_by_role("button", name="Save").click()
-    # the port of a desk in tests is not the one of its file
+    # in tests, the port of a desk differs from the port in its file
     await expect(driver.page.get_by_text("Saved. Restart the desk to apply: Port.", exact=True)).to_be_visible()
     saved = tomllib.loads((data_dir / "comfyrelay.toml").read_text())
     assert saved == {"desk": {"notify_on": ["failed"], "output_folder": str(data_dir.parent / "pictures")}}
@@ -78,7 +78,7 @@ async def test_invalid_setting_is_explained_at_its_field(driver: PageDriver, dat
     assert not (data_dir / "comfyrelay.toml").exists()
 
 
-async def test_setting_of_the_environment_is_shown_and_locked(
+async def test_setting_from_the_environment_is_shown_and_locked(
     driver: PageDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_OUTPUT_NAMES", "{label}")
@@ -104,7 +104,7 @@ async def test_desk_on_loopback_says_how_a_phone_can_reach_it(driver: PageDriver
     await expect(sheet.get_by_role("img")).to_have_count(0)
 
 
-async def test_code_signs_a_phone_in_until_it_signs_out(data_dir: Path, chromium: Browser) -> None:
+async def test_code_signs_in_a_phone_until_it_signs_out(data_dir: Path, chromium: Browser) -> None:
     set_password(data_dir, "a cat & a hill = 2")
     copy_initial_data(data_dir)
     settings = Settings(data_dir=data_dir, host="0.0.0.0", port=free_port())

@@ -1,4 +1,4 @@
-"""From an empty server to a finished job in a browser, with one command in a terminal."""
+"""A browser and one command in a terminal lead from an empty server to a finished job."""
 
 import hashlib
 import hmac
@@ -39,7 +39,7 @@ async def pay(system: System, amount: int) -> None:
 
 
 async def buy_a_result(page: Page, system: System) -> int:
-    """Find the effect of the assistant as a visitor, sign up, pay, and run it. Returns its price."""
+    """As a visitor, find the effect of the setup assistant, sign up, pay and run it; return its price."""
     await page.goto("/catalogue")
     card = page.get_by_role("main").get_by_role("link", name=re.compile("tokens?"))
     await expect(card).to_have_count(1)
@@ -50,7 +50,7 @@ async def buy_a_result(page: Page, system: System) -> int:
     await page.get_by_role("button", name="Sign up").click()
     await page.wait_for_url(re.compile("/studio$"))
     await page.get_by_role("list", name="Effects").get_by_role("link").click()
-    # without tokens nothing starts
+    # without tokens, nothing starts
     await expect(page.get_by_role("button", name=f"Start for {price} token")).to_be_disabled()
     await pay(system, 10 * price)
     await page.reload()
@@ -69,7 +69,7 @@ async def shown_on(page: Page, screen: Screen) -> None:
 
 
 async def check_accessibility(page: Page, page_log: PageLog, axe: str) -> None:
-    """Check the current step on desktop in both themes, and on a phone."""
+    """Check the current step in both themes on desktop, and on a phone."""
     await page.emulate_media(color_scheme="dark")
     await settled(page, page_log)
     await is_accessible(page, page_log, axe)

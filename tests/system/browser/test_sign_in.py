@@ -1,4 +1,4 @@
-"""Sign-in, sessions and sign-out on a server."""
+"""Users sign in to a server, have sessions and sign out."""
 
 import re
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def visitor(chromium: Browser, shared_server: System) -> AsyncIterator[Pag
 
 
 async def invited(system: System) -> tuple[str, Any]:
-    """Create an account as administrator; return its email and link."""
+    """Create an account as an administrator; return its email address and link."""
     email = f"{uuid4()}@example.com"
     return email, await system.admin("POST", "/users", {"email": email})
 
@@ -111,7 +111,7 @@ async def test_new_user_can_sign_up(visitor: Page) -> None:
     email = f"{uuid4()}@example.com"
     await visitor.goto("/wallet")
     await visitor.get_by_role("link", name="Create an account").click()
-    # both pages have these fields
+    # the sign-up and sign-in pages both have these fields
     await expect(visitor.get_by_role("heading", name="Create an account")).to_be_visible()
     await visitor.get_by_label("Email").fill(email)
     await visitor.get_by_label("Password", exact=True).fill("short")
@@ -187,8 +187,9 @@ async def test_password_link_works_once_and_reports_failure(visitor: Page, share
 
 @pytest.mark.parametrize("path", ["/sign-in", "/sign-up", "/reset#nothing", "/reset#{token}", "/setup"])
 async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_server: System, axe: str) -> None:
-    """axe finds nothing in either theme, the policy blocks nothing, every request goes to the server, and it fits a
-    phone."""
+    """axe finds nothing in either theme, the policy blocks nothing, requests go only to the server, and the page fits a
+    phone.
+    """
     _, link = await invited(shared_server)
     async with open_visitor(chromium, shared_server, screen=PHONE) as context:
         page = await context.new_page()
@@ -197,6 +198,6 @@ async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_ser
         await settled(page, page_log)
         await is_accessible(page, page_log, axe)
         assert not await page.evaluate(_WIDER)
-        # an invalid link and a missing session give these errors
+        # an invalid link and a missing session cause these errors
         assert [complaint for complaint in page_log.complaints if "status of 40" not in complaint] == []
         assert page_log.elsewhere(url_of(shared_server)) == []

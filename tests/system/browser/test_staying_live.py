@@ -1,4 +1,4 @@
-"""An open page shows the current state after any connection failure: each job once, none deleted, none missing."""
+"""After any connection failure, an open page shows each job once, and no deleted jobs."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OFFLINE = "You are offline"
 LOST = "Connection lost"
-# A dead stream that no side notices, as after sleep: it receives nothing while `isDeaf` is set.
+# A dead stream that neither side notices, as after sleep: it receives nothing while `isDeaf` is set.
 _DEAF = """{
   const listen = EventSource.prototype.addEventListener;
   EventSource.prototype.addEventListener = function (kind, listener, ...rest) {
@@ -32,7 +32,7 @@ _DEAF = """{
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def simulator() -> AsyncIterator[Simulator]:
-    """The first job never finishes, so all others wait and only the test changes anything."""
+    """The first job never finishes, so all other jobs wait and only the test changes anything."""
     async with Simulator() as simulator:
         simulator.misbehave(Stuck(class_type="ImageInvert"))
         yield simulator
@@ -59,7 +59,7 @@ async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
 
 
 async def shows(page: Page, labels: Sequence[str], gone: Sequence[str] = ()) -> None:
-    """Each of these labels appears once."""
+    """Check that each of these labels appears once."""
     main = page.get_by_role("main")
     for label in labels:
         await expect(main.get_by_text(label, exact=True)).to_have_count(1)
@@ -136,12 +136,12 @@ async def test_page_reports_a_network_cut_and_catches_up(desk: Desk, chromium: B
         await says(page, OFFLINE)
         await add(filling, "third", "fourth")
         await delete(filling, first)
-        # the content stays
+        # the content is kept
         await shows(page, ["first", "second"])
         await context.set_offline(False)
         await shows(page, ["second", "third", "fourth"], gone=["first"])
         await is_silent(page)
-        # live again
+        # the page is live again
         await add(filling, "fifth")
         await shows(page, ["second", "third", "fourth", "fifth"])
 
@@ -179,7 +179,7 @@ _ON_TOP = """(element) => {
 }"""
 
 
-async def test_lost_connection_is_shown_at_one_place_in_one_color(desk: Desk, chromium: Browser) -> None:
+async def test_lost_connection_is_shown_in_one_place_and_one_color(desk: Desk, chromium: Browser) -> None:
     async with desk.open() as (_worker, ready):
         opened = open_context(chromium, ready.url)
         context = await opened.__aenter__()
@@ -194,7 +194,7 @@ async def test_lost_connection_is_shown_at_one_place_in_one_color(desk: Desk, ch
         await expect(notice).to_have_count(1)
         await expect(page.get_by_text(LOST)).to_have_count(1)
         looks.append((await notice.bounding_box(), await notice.evaluate(_LOOK)))
-        # nothing of the page is above it
+        # nothing else on the page is above the notice
         assert await notice.evaluate(_ON_TOP)
     assert looks[0][0] is not None
     assert looks == [looks[0]] * 3
@@ -230,7 +230,7 @@ async def test_data_that_failed_while_the_desk_was_down_loads_when_it_returns(de
         await page.goto("/gallery")
         await settled(page, page_log)
     await says(page, LOST)
-    # asks for another list
+    # this requests another list
     await page.get_by_role("button", name="Videos").click()
     await expect(page.get_by_role("main").get_by_role("alert")).to_be_visible()
     async with desk.open():
@@ -239,7 +239,7 @@ async def test_data_that_failed_while_the_desk_was_down_loads_when_it_returns(de
         await opened.__aexit__(None, None, None)
 
 
-async def test_delete_is_carried_out_when_its_tab_is_closed(desk: Desk, chromium: Browser) -> None:
+async def test_delete_is_completed_when_its_tab_is_closed(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -261,7 +261,7 @@ async def test_delete_is_carried_out_when_its_tab_is_closed(desk: Desk, chromium
         await shows(watching, [], gone=["first", "second"])
 
 
-async def test_delete_in_the_gallery_is_carried_out_when_its_tab_is_closed(desk: Desk, chromium: Browser) -> None:
+async def test_delete_in_the_gallery_is_completed_when_its_tab_is_closed(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -305,7 +305,7 @@ async def test_page_fetches_missed_changes_after_sleep(desk: Desk, chromium: Bro
         await page.evaluate("window.deafUpTo = 0; window.epoch = 1")
         await add(filling, "second")
         await delete(filling, first)
-        # as after closing a laptop lid: all due timers fire once
+        # after a laptop lid was closed, all due timers fire once
         await page.clock.fast_forward("30:00")
         await shows(page, ["second"], gone=["first"])
         await add(filling, "third")
@@ -328,7 +328,7 @@ async def test_page_retries_a_refused_stream(desk: Desk, chromium: Browser) -> N
 async def test_page_with_an_expired_session_shows_how_to_open_another(
     desk: Desk, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also an idle page."""
+    """This also holds for an idle page."""
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.5)
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.5)
     async with desk.open() as (_worker, ready), open_context(chromium, ready.url) as context:

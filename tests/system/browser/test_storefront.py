@@ -1,4 +1,4 @@
-"""A visitor finds an effect on the pages of a studio, signs up and gets to it."""
+"""A visitor finds an effect on the pages of a studio, signs up and opens the effect."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ async def offer_effects(system: System) -> None:
         await system.admin("POST", "/effects", {"slug": slug, **common, **more})
 
 
-async def test_visitor_finds_an_effect_signs_up_and_gets_to_it(
+async def test_visitor_finds_an_effect_signs_up_and_opens_it(
     chromium: Browser, tmp_path: Path, real_postgres_backend: PostgresBackend, s3_server: str, axe: str
 ) -> None:
     logo = tmp_path / "logo.svg"

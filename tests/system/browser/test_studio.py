@@ -1,4 +1,4 @@
-"""Studio and wallet: from sign-up to a result, also when the network or the job fails."""
+"""Studio and wallet lead from sign-up to a result, even when the network or the job fails."""
 
 import json
 import re
@@ -77,7 +77,7 @@ class User:
         return str(begun["file"]["id"])
 
     async def submitted(self, effect: str = "negative", *, file: str = "cat.png", **more: Any) -> str:
-        """Submit a job without the page."""
+        """Submit a job through the API, not the page."""
         found = await self.call("GET", f"/effects/{effect}")
         if effect == "negative" and "video_id" not in more:
             more["input_file_id"] = await self.uploaded(file)
@@ -119,7 +119,7 @@ class User:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def system(real_postgres_backend: PostgresBackend, s3_server: str, built_app: None) -> AsyncIterator[System]:
-    """Two workers, an effect that takes a picture, and an effect that takes only a number."""
+    """Yield a system with two workers, an effect that takes a picture, and an effect that takes only a number."""
     with memory_folder() as folder:
         settings = {"WEBHOOK_ALLOW_PRIVATE": "true"}
         async with open_server(folder, real_postgres_backend, s3_server, settings=settings) as system:
@@ -201,7 +201,7 @@ class TestCreating:
             state = page.get_by_role("complementary", name="Progress")
             await expect(state.get_by_text(f"{COST} tokens used")).to_be_visible()
             assert await decoded(page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
-            # before and after overlap
+            # the pictures before and after are compared with a divider
             await expect(page.get_by_role("slider", name="Divider between input and output")).to_be_visible()
             async with page.expect_download() as download:
                 await page.get_by_role("link", name="Download").click()
@@ -310,7 +310,7 @@ class TestCreating:
         requests = 0
 
         async def old(route: Route) -> None:
-            """As on a page that has been open for a long time."""
+            """This happens on a page that has been open for a long time."""
             nonlocal requests
             requests += 1
             answer = await route.fetch()
@@ -357,7 +357,7 @@ class TestCreating:
             await expect(user.state.get_by_role("progressbar", name="Processing")).to_be_visible()
             await expect(user.state.get_by_text(re.compile(r"^[1-9]\d? %$"))).to_be_visible()
             await user.context.set_offline(True)
-            # otherwise open connections stay open
+            # otherwise open connections would remain open
             await network.cut()
             await expect(user.page.get_by_text("You are offline. Your jobs continue")).to_be_visible()
             for simulator in user.system.simulators:
@@ -423,7 +423,7 @@ class TestCreating:
         alert = user.state.get_by_role("alert")
         await expect(alert).to_contain_text("Your result could not be made.")
         await expect(alert).to_contain_text("Try again with another file or other settings.")
-        # the text of ComfyUI is for operators
+        # ComfyUI's message is meant for operators
         await expect(alert).not_to_contain_text(ERROR)
         await expect(user.state.get_by_text(f"{COST} tokens refunded.")).to_be_visible()
         await user.page.goto("/wallet")
@@ -551,7 +551,7 @@ class TestWallet:
         await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         await expect(page.get_by_role("heading", name="No API tokens")).to_be_visible()
         assert (await user.system.http.get("/api/me", headers=headers)).status_code == 401
-        # the browser that revoked it stays signed in
+        # the browser that revoked the token remains signed in
         await expect(page.get_by_role("list", name="Signed-in browsers")).to_contain_text("this one")
 
     async def test_webhook_is_added_tested_delivered_and_redelivered(self, user: User) -> None:
@@ -598,7 +598,7 @@ class TestWallet:
 
 
 @pytest.mark.journey
-async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System, user: User) -> None:
+async def test_tenant_sees_no_data_of_another_tenant(chromium: Browser, system: System, user: User) -> None:
     async with open_receiver() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": "secret laptop"})
@@ -618,10 +618,10 @@ async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System,
         ):
             await other.page.goto(path)
             await settled(other.page, other.page_log)
-            # also in dialogs
+            # check dialogs as well
             text = await other.page.locator("body").inner_text()
             pictures = await other.page.locator("body :is(img, video)").count()
-            # their own search text may be echoed
+            # the page may echo the tenant's own search text
             assert [secret for secret in secrets if secret in text and secret not in path] == [], path
             assert pictures == 0, path
         await other.page.goto(f"/studio/videos/{job_id}")
@@ -630,7 +630,7 @@ async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System,
 
 
 async def assert_isolated(other: User, user: User, job_id: str, output: dict[str, Any]) -> None:
-    """The stream has no events of other tenants, and their pictures are not accessible."""
+    """Check that the stream has no events of other tenants and that their pictures are not accessible."""
     await other.page.goto("/queue")
     await other.page.evaluate(
         """() => {
@@ -645,9 +645,9 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
     second = await user.submitted("plain", input_payload={"color": 8})
     await user.ended(second)
     await user.credit(1)
-    # their own event follows
+    # the tenant's own event follows
     await other.credit(1)
-    # not `wait_for_function`: the content security policy blocks its second evaluation
+    # do not use `wait_for_function`, because the content security policy blocks its second evaluation
     await other.page.evaluate(
         """() => new Promise((resolve) => {
           const look = () => (window.received.some((it) => it.startsWith("wallet")) ? resolve() : setTimeout(look, 20));
@@ -696,7 +696,7 @@ class Filled:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
-    """A user with content, on desktop and on a phone."""
+    """Yield pages of a user with content, on desktop and on a phone."""
     async with signed_in(chromium, system) as user, open_receiver() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": f"laptop {MARKUP}", "expires_in_days": 90})
@@ -731,7 +731,7 @@ async def opened(user: User, path: str) -> None:
 
 
 def unexpected(user: User) -> list[str]:
-    """Complaints, except about pages that return 404."""
+    """Return browser complaints, except about pages that return 404."""
     return [complaint for complaint in user.page_log.complaints if "status of 404" not in complaint]
 
 

@@ -1,4 +1,4 @@
-"""Two server processes behind one address act as one server, also when one of them dies."""
+"""Two server processes behind one address act as one server, even when one of them dies."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ async def second_server(system: System) -> AsyncIterator[str]:
                 with contextlib.suppress(httpx.TransportError):
                     await http.get(f"http://127.0.0.1:{port}/healthz")
                     break
-                # no signal shows when a port opens
+                # there is no signal for an opened port
                 await asyncio.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -99,7 +99,7 @@ async def test_page_stays_live_across_processes_and_when_one_dies(
                 page_log = record_page(page)
                 await page.goto("/queue")
                 await expect(page.get_by_role("heading", name="Queue", exact=True)).to_be_visible()
-                # created at one server, reported by either
+                # a job created on one server is reported by either
                 await system.submit(effect, label="the first")
                 await _is_done(page, "the first")
                 assert len(balancer.served) == 2

@@ -1,4 +1,4 @@
-"""Forms built from graphs: field order, accepted values, and linked values."""
+"""Forms are built from graphs, with field order, accepted values and linked values."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A changed workflow that is dropped again: replace or keep both, the versions, and bringing one back."""
+"""A changed workflow that is dropped again replaces the first or is kept next to it; versions can be restored."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ def with_steps(steps: int) -> dict[str, Any]:
 
 
 def scaled(width: int) -> dict[str, Any]:
-    """Scales a picture, without a model."""
+    """Return a graph that scales a picture without a model."""
     size = {"upscale_method": "lanczos", "width": width, "height": 32, "crop": "disabled"}
     return {
         "1": {"class_type": "LoadImage", "inputs": {"image": "none.png"}},
@@ -39,7 +39,7 @@ async def own_workflows(driver: PageDriver) -> list[dict[str, Any]]:
 
 
 @pytest.mark.journey
-async def test_changed_workflow_is_replaced_and_an_earlier_version_comes_back(shared: PageDriver) -> None:
+async def test_changed_workflow_is_replaced_and_an_earlier_version_restored(shared: PageDriver) -> None:
     page = shared.page
     await page.goto(urljoin(page.url, "/create"))
     await expect(page.get_by_role("form")).to_be_visible()

@@ -1,4 +1,4 @@
-"""An AWS account, as moto serves it."""
+"""Tests use an AWS account that moto simulates."""
 
 from tests.support.aws import account, clients, moto_behind_proxy, proxy, shared_clients
 

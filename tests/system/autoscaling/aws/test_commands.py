@@ -1,4 +1,4 @@
-"""`comfyrelay fleet provision`, `deprovision` and `user-data`."""
+"""`comfyrelay fleet provision`, `deprovision` and `user-data` manage the AWS resources of a fleet."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ PROFILE = "worker"
 
 @pytest.fixture
 async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
-    """A server with fleets, and an AWS account."""
+    """Return the environment of a command on a server with fleets and an AWS account."""
     machines = {
         "provider": "aws",
         "image": "ami-0123456789abcdef0",
