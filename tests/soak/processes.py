@@ -111,7 +111,7 @@ class Postgres:
         return f"postgresql://postgres@/{database}?host={self._socket}"
 
     def create_files(self, like: "Postgres | None") -> None:
-        """Create the files, or copy those of a server that has not been started, which is faster."""
+        """Create the files, or copy the files of a server that has not been started, which is faster."""
         if like is None:
             with PostgresServer._lock:
                 self._server.ensure_pgdata_inited()

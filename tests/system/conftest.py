@@ -1,4 +1,6 @@
-"""Tests that start `comfyrelay` processes, a browser or an installation. `make test` runs those marked `journey`."""
+"""These tests start `comfyrelay` processes, a browser or an installation. `make test` runs only the ones marked
+`journey`.
+"""
 
 from pathlib import Path
 

@@ -83,7 +83,7 @@ class WholeFleet:
         async def is_nothing_left() -> bool:
             return not self.processes() and not await self.central.fetchval(PRESENT)
 
-        # the autoscaler terminates a machine that does not register within three boots and two minutes
+        # a machine that never registers is abandoned after three times the boot time plus two minutes
         await until(is_nothing_left, patience_seconds=3 * PATIENCE_SECONDS)
 
     def order(self, worker_id: str) -> dict[str, Any]:

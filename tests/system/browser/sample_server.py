@@ -64,7 +64,7 @@ async def _offer(system: System) -> dict[str, int]:
 
 
 async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
-    """Add a week of a user's jobs, most of which succeeded."""
+    """Add a week of mostly successful jobs of a user."""
     labels = ("Lighthouse", "Paper boat", "Tram at dusk", "Fox on the ice", "Market", "Greenhouse", "Kite", "Dunes")
     jobs = []
     for number, label in enumerate(labels):

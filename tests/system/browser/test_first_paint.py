@@ -114,7 +114,7 @@ async def test_page_loads_few_scripts_and_styles(chromium: Browser, shared_desk:
         await page.goto(path)
         await settled(page, page_log)
     files = [each for each in page_log.addresses if "/assets/" in each]
-    # each request costs the desk and the browser about as much as 10 KB of script
+    # for the desk and the browser, each request costs about the same as 10 KB of script
     assert len(files) <= MAX_FILES, "\n".join(files)
 
 

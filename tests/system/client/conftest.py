@@ -1,4 +1,4 @@
-"""A server with one worker, and a client for it."""
+"""Tests get a server with one worker, and a client for the server."""
 
 from tests.support.client_site import site
 

@@ -1,4 +1,4 @@
-"""Commands against a server, run as processes: text, JSON and exit codes."""
+"""Commands run as processes against a server and print text or JSON with the right exit code."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
     assert await listed("--search", "boat", "--limit", "2") == [waiting[2]["id"], waiting[1]["id"]]
     assert len(await listed("--batch", batch["id"][-8:])) == 2
     assert await listed("--search", "nothing like that") == []
-    # by their table headings
+    # find the columns by the table headings
     assert len(await listed("--search", "LOOK-d")) == 2
     assert await listed("--search", "look-dev", "--status", "failed") == []
 
@@ -158,7 +158,7 @@ async def test_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
     ran = await site.command("show", done["id"])
     assert f"clip-{done['id'][-8:]}.png" in ran.out
     shown = json.loads((await site.command("show", done["id"], "--json")).out)
-    # whole and on its own line, so that a terminal makes it clickable
+    # the address is complete and on its own line, so that a terminal makes it clickable
     [link] = [splitline for splitline in ran.out.splitlines() if splitline.startswith("http")]
     assert link.startswith(shown["outputs"][0]["url"].partition("?")[0])
     assert len(link) == len(shown["outputs"][0]["url"])
@@ -280,7 +280,7 @@ async def test_mistyped_id_changes_nothing(site: Site) -> None:
 
 
 @pytest.mark.journey
-async def test_batch_supports_every_job_action(site: Site) -> None:
+async def test_every_job_action_works_on_a_batch(site: Site) -> None:
     batch = await site.batch(2)
     short = batch["id"][-8:]
     assert "2 jobs paused." in (await site.command("pause", short)).out
@@ -360,7 +360,7 @@ async def test_unreachable_server_is_one_sentence_and_exit_code_2(site: Site) ->
     for words in (["jobs"], ["show", "12345678"], ["cancel", "12345678"], ["presets"], ["top", "--once"]):
         ran = await site.command(*words, "--url", f"http://127.0.0.1:{port}")
         assert (ran.code, ran.out, ran.err) == (2, "", message)
-    # without an address: the default address of a server with these settings
+    # without an address, commands use the default address of a server with these settings
     ran = await site.command("jobs", COMFYRELAY_URL="", COMFYRELAY_PORT=str(port), COMFYRELAY_HOST="0.0.0.0")
     assert (ran.code, ran.err) == (2, message)
 
@@ -390,7 +390,7 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
     assert seen["counts"] == {"processing": 1, "queued": 1, "paused": 0}
     assert [batch["id"] for batch in seen["batches"]] == [batch["id"]]
     assert [outcome["status"] for outcome in seen["outcomes"]] == ["completed", "failed"]
-    # only administrators see workers
+    # only administrators can see workers
     assert seen["workers"] is None
 
 
@@ -464,7 +464,7 @@ async def test_top_keys_pause_resume_cancel_retry_and_move(site: Site) -> None:
     [oldest, newest] = [batch["id"][-8:].encode() for batch in batches]
     async with top_in_a_terminal(site) as (screen, press, process):
         await screen.readuntil(oldest)
-        # the newest is selected at first; j or the arrow key selects the next
+        # the newest job is selected first; j or the arrow key selects the next
         press(b"p")
         await screen.readuntil(b"batch " + newest + b": 2 jobs paused.")
         press(b"p")
@@ -478,7 +478,7 @@ async def test_top_keys_pause_resume_cancel_retry_and_move(site: Site) -> None:
         assert (await site.client.batch(batches[0]["id"])).counts["queued"] == 2
         press(b"xy")
         await screen.readuntil(b"2 jobs canceled.")
-        # a cancelled batch is not active: its newest item takes its place
+        # a canceled batch is not active, so its newest item is shown in its place
         press(b"r")
         await screen.readuntil(b": Submitted again.")
         press(b"q")
@@ -487,7 +487,7 @@ async def test_top_keys_pause_resume_cancel_retry_and_move(site: Site) -> None:
 
 
 def _own_terminal(fd: int) -> Callable[[], None]:
-    """Like a shell's terminal: Ctrl-C reaches the process."""
+    """Return a function that makes this the controlling terminal, so that Ctrl-C reaches the process."""
     return lambda: os.login_tty(os.dup(fd))
 
 

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet …` from another machine, over the admin API."""
+"""`comfyrelay fleet …` works from another machine through the admin API."""
 
 import json
 from typing import Any

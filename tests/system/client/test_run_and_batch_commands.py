@@ -1,4 +1,4 @@
-"""`run` and `batch add` against a server, and a user's workflows through the client."""
+"""`run` and `batch add` work with a server, and the client manages a user's workflows."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -
     ]
 
 
-async def test_sweep_and_wildcards_are_expanded_for_a_server_as_by_a_desk(site: Site, tmp_path: Path) -> None:
+async def test_sweeps_and_wildcards_are_expanded_for_a_server_as_on_a_desk(site: Site, tmp_path: Path) -> None:
     words = ("--prompt", "a {hill|lake}", "--wildcards", "all", "--sweep", "steps=10..20:10", "--json")
     ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), *words)
     assert ran.code == 0, ran.err
@@ -156,7 +156,7 @@ async def test_run_removes_only_the_workflow_that_it_added(site: Site, tmp_path:
     assert [workflow.slug for workflow in await site.client.workflows()] == [other]
 
 
-async def test_reusable_batch_is_answered_by_a_completed_job(site: Site, tmp_path: Path) -> None:
+async def test_batch_with_reuse_is_answered_by_a_completed_job(site: Site, tmp_path: Path) -> None:
     graph = written(tmp_path, PROMPT_GRAPH)
     words = ("batch", "add", graph, "--prompt", "a hill", "--seed", "5", "--seed-mode", "fixed", "--json")
     first = json.loads((await site.command(*words)).out)

@@ -1,4 +1,4 @@
-"""The TypeScript SDK of Comfy Org from npm, unmodified, with every call of its documentation."""
+"""Every documented call of Comfy Org's unmodified TypeScript SDK from npm works."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.support.storage import BUCKET
 
 SDK = "@comfyorg/sdk@0.1.9"
 SCRIPT = Path(__file__).parent / "comfy_sdk.mjs"
-# As documented: keys of partner nodes are set on the workers.
+# Documented exceptions: keys of partner nodes are set on the workers.
 REFUSED = {"apiKey of partner nodes": "extra_data"}
 
 
@@ -31,7 +31,7 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_every_documented_call_works(
     sdk: Path, database: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """On PostgreSQL with files in S3, and with a second worker, whose ComfyUI has fewer nodes."""
+    """The server uses PostgreSQL and S3, and the ComfyUI of a second worker has fewer nodes."""
     storage_url = None
     if database == "postgresql":
         request.getfixturevalue("aws")

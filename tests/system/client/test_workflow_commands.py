@@ -1,4 +1,4 @@
-"""Requests and output of the workflow commands."""
+"""The workflow commands send the right requests and print the results."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WORKFLOW = {
 
 
 class Catalogue:
-    """A server with one workflow that records requests."""
+    """A server with one workflow, which records requests."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""`comfyrelay workflows` replaces a workflow of the same name, lists its versions, and brings one back."""
+"""`comfyrelay workflows` replaces a workflow of the same name, lists its versions and restores one."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ def written(folder: Path, steps: int) -> str:
     return str(path)
 
 
-async def test_changed_file_needs_a_choice_and_versions_come_back(site: Site, tmp_path: Path) -> None:
+async def test_changed_file_needs_a_choice_and_versions_can_be_restored(site: Site, tmp_path: Path) -> None:
     assert (await site.command("workflows", "add", written(tmp_path, 7))).code == 0
     changed = written(tmp_path, 9)
     refused = await site.command("workflows", "add", changed)

@@ -1,4 +1,4 @@
-"""The storage of the compose file: a browser uploads to it, and plays a video whose index is at the end."""
+"""A browser uploads to the storage of the compose file, and plays a video whose index is at the end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def _bucket_exists(store: S3Objects) -> None:
-    """The storage answers before it has created its bucket."""
+    """Return whether the bucket exists, because the storage answers before it has created the bucket."""
     while True:
         try:
             return await store.check()

@@ -51,14 +51,14 @@ def service(name: str) -> Any:
 
 
 class ComposedProcesses:
-    """The services of the compose file as local processes, each on a free port."""
+    """The services of the compose file, run as local processes on free ports."""
 
     def __init__(self, folder: Path, databases: Mapping[str, str]) -> None:
         self._folder = folder
         self.port = {name: free_port() for name in ("server", "s3", "comfyui", "worker")}
         s3, server = f"127.0.0.1:{self.port['s3']}", f"{{}}:{self.port['server']}"
         self._places = {
-            # the browser resolves this name, the resolver of this machine may not
+            # the browser resolves this name, but the resolver of this machine may not
             "s3.localhost:9000": s3,
             "127.0.0.1:9000": s3,
             "server:8420": server.format("127.0.0.1"),
@@ -107,13 +107,13 @@ class ComposedProcesses:
                 )
                 if await process.wait() == 0:
                     return
-                # there is no signal for an open port
+                # there is no signal for an opened port
                 await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
 async def s3(processes: ComposedProcesses, folder: Path) -> AsyncIterator[None]:
-    """The storage, whose inner ports are free ones, too."""
+    """Run the storage, whose internal ports are also free ports."""
     own = {"PATH": os.environ["PATH"], "HOME": str(folder), **processes.environment("s3")}
     program, *options = service("s3")["entrypoint"]
     inner = [
@@ -136,7 +136,7 @@ async def s3(processes: ComposedProcesses, folder: Path) -> AsyncIterator[None]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def databases(postgres_url: str) -> AsyncIterator[dict[str, str]]:
-    """The databases of the compose file, under unique names."""
+    """Create the databases of the compose file under unique names."""
     name = f"composed_{free_port()}"
     databases = {f"relay_{role}": f"{name}_{role}" for role in ("central", "tenants")}
     postgres = service("postgres")
@@ -177,10 +177,10 @@ async def test_browser_on_the_host_sets_up_the_composed_services(
 
         await set_up(page, start_worker, fleet=processes.environment("worker")["FLEET_SLUG"])
         assert page_log.complaints == []
-        # its index is at the end, and Chromium asks for that range
+        # the index of the video is at the end, and Chromium requests that range
         movie = video(frames=25 * MOVIE_SECONDS, size=(320, 240))
         assert await page.evaluate(_PLAY, await _upload(page, movie)) == pytest.approx(MOVIE_SECONDS - 0.5)
-        # the name that the compose file gives the storage, as the browser resolves it
+        # the browser resolves the name that the compose file gives to the storage
         [alias] = service("s3")["networks"]["default"]["aliases"]
         found = await page.goto(f"http://{alias}:{processes.port['s3']}/healthz")
         assert found is not None
@@ -195,7 +195,7 @@ async def _page(stack: AsyncExitStack, chromium: Browser, url: str) -> Page:
 
 
 async def _upload(page: Page, content: bytes) -> str:
-    """Upload a video as the user of the page; returns the address of the file."""
+    """Upload a video as the user of the page; return the URL of the file."""
     announced = {"mime_type": "video/mp4", "size": len(content), "original_filename": "clip.mp4"}
     created = await page.evaluate(_FETCH, ["/api/videos/uploads", announced])
     async with httpx.AsyncClient() as http:

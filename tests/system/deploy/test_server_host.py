@@ -1,4 +1,4 @@
-"""The samples of deploy/host: proxies in front of a server, and services of systemd."""
+"""The samples in deploy/host work: proxies in front of a server, and systemd services."""
 
 import asyncio
 import os
@@ -24,13 +24,13 @@ from tests.support.world import PATIENCE_SECONDS
 HOST = DEPLOY / "host"
 NAME = "relay.example.com"
 UNITS = sorted(HOST.glob("*.service"))
-# More than proxies accept by default.
+# More bytes than proxies accept by default.
 FILE = bytes(3_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where the proxy listens and the server behind it, with a certificate."""
+    """The ports of the proxy and of the server behind it, and a certificate."""
 
     folder: Path
     https: int
@@ -82,7 +82,7 @@ def nginx(site: Site) -> list[str]:
 
 @asynccontextmanager
 async def serving(site: Site, words: list[str]) -> AsyncIterator[httpx.AsyncClient]:
-    """Run the proxy, and call it by the name in its certificate."""
+    """Run the proxy; yield a client that uses the name in its certificate."""
     trust = ssl.create_default_context(cafile=str(site.certificate))
     environment = {"PATH": os.environ["PATH"], "HOME": str(site.folder)}
     with (site.folder / "proxy.log").open("wb") as log:
@@ -100,7 +100,7 @@ async def serving(site: Site, words: list[str]) -> AsyncIterator[httpx.AsyncClie
 
 
 class _ToThisMachine(httpx.AsyncBaseTransport):
-    """Sends the requests for the name in the certificate to this machine."""
+    """Send requests for the name in the certificate to this machine."""
 
     def __init__(self, transport: httpx.AsyncHTTPTransport) -> None:
         self._transport = transport
@@ -158,7 +158,7 @@ async def test_proxy_passes_requests_files_and_event_streams(
             sent = await client.put(created["upload_url"], content=FILE, headers=created["upload_headers"])
             assert sent.is_success, sent.text
             async with client.stream("GET", "/api/events", headers=signed_in) as stream:
-                # the stream stays open, so a proxy that collects the response would send nothing
+                # the stream remains open, so a proxy that buffers the response would send nothing
                 assert await anext(stream.aiter_lines()) == ": events"
 
 

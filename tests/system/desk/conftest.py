@@ -1,4 +1,4 @@
-"""A desk in this process."""
+"""Tests use a desk in this process."""
 
 from tests.support.desk import desk, fast_reconnect
 

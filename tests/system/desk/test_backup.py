@@ -1,4 +1,4 @@
-"""A desk is backed up while it runs jobs, and a restored copy continues from there."""
+"""A desk is backed up while it runs jobs, and the restored copy continues them."""
 
 import asyncio
 import hashlib
@@ -91,7 +91,7 @@ async def test_restored_backup_of_a_busy_desk_continues_its_work(tmp_path: Path)
             # open sessions and the secret are still valid
             assert (await browser.get("/api/desk/now")).is_success
             assert (await program.desk()).version
-            # jobs that were running or waiting run now; completed jobs do not run again
+            # jobs that were running or waiting at the backup now run; completed jobs do not run again
             await until_done(desk, batch_id, 6)
             assert (await desk.client.batch(batch_id)).counts["completed"] == 6
             after = await outputs(desk, batch_id, tmp_path / "after")

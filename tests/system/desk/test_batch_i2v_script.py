@@ -1,4 +1,4 @@
-"""`comfyrelay batch-i2v`, the shipped script, as a command and under the script runner, against a simulator."""
+"""The shipped script `comfyrelay batch-i2v` works with a simulator, as a command and under the script runner."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A template, `input/cats` with two pictures, and `work`."""
+    """Return a folder with a template, `input/cats` with two pictures, and `work`."""
     settings_in(tmp_path)
     for name in ("cat 1.png", "cat 2.png"):
         (tmp_path / "input" / "cats" / name).write_bytes((RECORDINGS / "rec.png").read_bytes())
@@ -215,7 +215,7 @@ async def test_runner_runs_the_script_and_parses_its_output(folder: Path, simula
     assert reported == sorted(reported)
     assert any(0 < fraction < 0.25 for _, fraction in reported)
     assert reported[-1] == (4, 1.0)
-    # one line per tenth, not per step
+    # there is one line per tenth, not per step
     assert len([line for line in heard.lines if "%" in line]) <= 4 * 11
 
 
@@ -227,7 +227,7 @@ async def test_runner_reports_the_script_error(folder: Path, simulator: Simulato
     assert result.error == "The script ended with exit code 1: ImageAddNoise (2): input 'strength' is not connected"
 
 
-async def test_cancelling_the_runner_stops_its_run_in_comfyui(folder: Path, simulator: Simulator) -> None:
+async def test_canceling_the_runner_stops_its_run_in_comfyui(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=600, steps=60_000))
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)
     write(folder, NOISE)

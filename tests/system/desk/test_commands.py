@@ -1,4 +1,4 @@
-"""Commands at a desk, run as processes: their output and exit codes."""
+"""Commands run as processes with a desk, and print the right output with the right exit code."""
 
 import asyncio
 import json
@@ -30,13 +30,13 @@ from tests.support.paths import ROOT
 from tests.support.server_processes import free_port
 
 TIMEOUT_SECONDS = 120.0
-# The names in front of the lines that `up` prints.
+# The labels of the lines that `up` prints.
 LABEL = re.compile(r"^  (\w+) +[/h]", re.M)
 THREE: dict[str, Any] = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
 }
-# A first and a last frame, each saved unchanged.
+# A graph that saves a first and a last frame unchanged.
 TWO: dict[str, Any] = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "first.png"}},
     "4": {"class_type": "LoadImage", "inputs": {"image": "last.png"}, "_meta": {"title": "Last frame"}},
@@ -83,7 +83,7 @@ async def test_run_accepts_editor_files_and_comfyui_outputs(desk: OpenDesk, tmp_
     assert code == 0
     (picture,) = json.loads(out)["saved"]
     assert Image.open(picture).size == (40, 48)
-    # the picture contains the graph that made it, with its values
+    # the picture contains the graph that created it, with its values
     code, out, _ = await command(desk.ready.url, "run", picture, "--out", str(tmp_path / "again"), "--json")
     assert code == 0
     (again,) = json.loads(out)["saved"]
@@ -104,7 +104,7 @@ async def test_prefetched_job_has_one_status_on_the_command_line_and_the_page(tm
                 entries = (await http.get("/api/queue")).json()["data"]["items"]
     listed = {job["label"]: job["status"] for job in json.loads(out)}
     assert listed == {"runs": "processing", "prefetched": "queued"}
-    # as the page names them
+    # the page uses the same names
     assert {entry["label"]: entry["status"] for entry in entries} == {"runs": "running", "prefetched": "waiting"}
 
 
@@ -117,7 +117,7 @@ async def test_completed_run_of_a_file_leaves_its_job_but_no_workflow(desk: Open
     assert code == 0, err
     job = await desk.client.job(json.loads(out)["id"])
     assert (job.status, job.workflow_name) == ("completed", "mine")
-    # The workflow of another command stays, also if the file is the same.
+    # The workflow of another command is kept, even if it has the same file.
     (tmp_path / "mine.json").write_text(json.dumps(graphs.invert(color=9)))
     assert (await command(desk.ready.url, *words))[0] == 0
     assert [workflow.slug for workflow in await desk.client.workflows()] == [kept]
@@ -212,7 +212,7 @@ async def test_value_is_set_by_an_unambiguous_key_suffix(desk: OpenDesk, tmp_pat
         assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
 
 
-async def test_reusable_run_returns_the_output_of_an_identical_job(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_run_with_reuse_returns_the_output_of_an_identical_job(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
 
     async def run(*more: str) -> dict[str, Any]:
@@ -307,14 +307,14 @@ async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> Non
         assert about is not None
         assert shlex.split(line[2:]) == (about.attempts[0].about or {})["argv"]
         assert len(out.splitlines()) == 2
-        # an invalid command is not submitted
+        # an invalid command is not submitted as a job
         code, _, err = await command(desk.ready.url, "run", "script", "--set", "input_subdir=../up")
         assert (code, "name a folder inside the input folder" in err) == (2, True)
         assert len([job async for job in desk.client.jobs()]) == 1
 
 
 async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_path: Path) -> None:
-    """No API field, no needless start of a desk, and the available names."""
+    """Errors name options rather than API fields and list available names, and no desk is started needlessly."""
     (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
     for words, message in (
         (("run", "invert-image"), "The workflow needs a file: name one with --input."),
@@ -329,7 +329,7 @@ async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_
     ):
         code, out, err = await command(desk.ready.url, *words)
         assert (code, out) == (2, "")
-        # one sentence, once
+        # the error is one sentence and is printed once
         assert err.startswith("Error: ")
         assert err.count(message) == 1
         assert "input_file_id" not in err
@@ -353,7 +353,7 @@ def colour_of(path: str | Path) -> str:
     [
         (TWO, ("--input", "{red}", "--set", "4.image={blue}")),
         (TWO, ("--set", "1.image={red}", "--set", "Last frame.image={blue}")),
-        # one input if the graph names one file, two if the command names two
+        # there is one input if the graph names one file, and two if the command names two
         (SAME, ("--set", "1.image={red}", "--set", "4.image={blue}")),
     ],
     ids=["one-of-them", "both", "both-of-a-graph-that-names-one"],
@@ -447,7 +447,7 @@ async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: P
         code, _, err = await command(desk.ready.url, *arguments)
         assert code == 2, err
         assert await desk.client.workflows() == []
-    # existing workflows stay
+    # existing workflows are kept
     slug = (await desk.client.add_graph(THREE, name="three")).data.slug
     assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
     assert [workflow.slug for workflow in await desk.client.workflows()] == [slug]
@@ -508,7 +508,7 @@ async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_
     folder = tmp_path / "made"
     async with settings.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
-        # its folder is lost while it waits for ComfyUI
+        # the output folder disappears while the job waits for ComfyUI
         assert str(port) in (await running.err.readline()).decode()
         folder.rmdir()
         folder.touch()
@@ -582,7 +582,7 @@ async def test_up_on_other_addresses_requires_a_password(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
-async def test_run_shows_the_elapsed_time_if_only_nodes_report_progress(tmp_path: Path) -> None:
+async def test_run_shows_the_elapsed_time_if_only_node_progress_is_reported(tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
     ours, theirs = os.openpty()

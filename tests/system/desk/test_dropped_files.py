@@ -1,4 +1,4 @@
-"""A file made by ComfyUI is rerun or used as input."""
+"""The workflow of a file from ComfyUI runs again, or the file is used as input."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A desk that is killed at any side effect outside of its databases loses nothing, repeats nothing, leaves nothing."""
+"""A desk killed at any side effect outside its databases loses, repeats and leaves behind nothing."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ REACHED_SECONDS = 30.0
 
 
 class KilledDesk(DeskProcess):
-    """A desk that is killed once, and started again when a step needs it."""
+    """A desk that is killed once and restarted when a step needs it."""
 
     is_new = True
 
@@ -54,7 +54,7 @@ class KilledDesk(DeskProcess):
     ) -> None:
         folders = str(simulator.folder)
         super().__init__(folder, simulator, config=config, interrupted_jobs="requeue", comfyui_folders=folders)
-        # The receiver of messages is on this machine.
+        # The receiver of messages runs on this machine.
         self.service.environment["COMFYRELAY_WEBHOOK_ALLOW_PRIVATE"] = "true"
         self.was_killed = False
         self._after_kill = {**self.service.environment, SKEW_VARIABLE: str(down_seconds)}
@@ -82,7 +82,7 @@ class KilledDesk(DeskProcess):
         assert await self.service.ended() == 0, self.service.text()[-4000:]
 
     async def completed(self, **options: object) -> str:
-        """Submit a job and wait for its end; returns its id."""
+        """Submit a job and wait for its end; return its id."""
 
         job = await self.do(lambda: self.client.submit(**options))  # type: ignore[arg-type]
         await self.ended(job.id)
@@ -100,14 +100,14 @@ class KilledDesk(DeskProcess):
         await self.do(post)
 
     async def prepare(self, picture: Path) -> dict[str, str]:
-        """Upload an input and add a workflow; returns what a submission names."""
+        """Upload an input and add a workflow; return the fields of a submission."""
         file_id = await self.do(lambda: self.client.upload(picture))
         added = await self.do(lambda: self.client.add_graph(invert_file(), name="mine"))
         return {"workflow_slug": added.data.slug, "input_file_id": file_id}
 
     async def _ended(self, job_id: str) -> None:
         async with asyncio.timeout(60):
-            # the stream of events would end silently with the desk
+            # a stream of events would end silently with the desk
             while (job := await self.client.job(job_id)).status in ("queued", "processing"):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert job.status == "completed", job.error
@@ -146,7 +146,7 @@ async def killed_desk(
 
 
 def as_parameter(point: KillPoint) -> ParameterSet:
-    """Releases are tested with the output folder, which is the user's."""
+    """Return the parameter; `make test` runs the kill point that concerns the user's output folder."""
     is_journey = point.function == "desk.batches.output_copies:_put" and point.when == "after"
     return pytest.param(point, id=str(point), marks=[pytest.mark.journey] if is_journey else [])
 
@@ -174,14 +174,14 @@ async def test_killed_desk_loses_repeats_and_leaves_nothing(tmp_path: Path, poin
         before = files_in(simulator.folder)
         async with killed_desk(tmp_path, simulator, point, down) as desk:
             job = await desk.prepare(picture)
-            # the content of inputs is compared only if a job asks for it
+            # the content of inputs is compared only if a job requests it
             first = await desk.completed(**job, idempotency_key="first", label="first", reuse=True)
             output = await desk.output_id(first)
             await desk.post("/api/desk/gallery/copy", {"ids": [output], "folder": "picks"})
             second = await desk.completed(**job, idempotency_key="second", label="second", reuse=True)
             await desk.delete(first)
             if not desk.was_killed:
-                # a background loop reaches the kill point
+                # wait until a background loop reaches the kill point
                 await desk.start_again()
             [remaining] = [job async for job in desk.client.jobs()]
             assert (remaining.id, remaining.reused_from) == (second, first)
@@ -217,7 +217,7 @@ async def test_killed_desk_leaves_no_copied_input(tmp_path: Path, point: KillPoi
 async def test_killed_desk_sends_every_message(tmp_path: Path, point: KillPoint) -> None:
     picture = tmp_path / "picture.png"
     picture.write_bytes(PNG)
-    # a webhook that was being sent is sent again after a minute
+    # a webhook whose delivery was interrupted is sent again after a minute
     async with open_receiver() as webhooks, open_receiver() as notifications, Simulator() as simulator:
         config = tmp_path / "comfyrelay.toml"
         url = notifications.url.replace("http://", "json://")
@@ -227,7 +227,7 @@ async def test_killed_desk_sends_every_message(tmp_path: Path, point: KillPoint)
             await desk.completed(**job, idempotency_key="once", label="cats", webhook_url=webhooks.url)
             if not desk.was_killed:
                 await desk.start_again()
-            # one that was sent, but not recorded, is sent again
+            # a message that was sent but not recorded is sent again
             is_unrecorded = point.when == ("before" if point.function.endswith("_record") else "after")
             repeated = 2 if is_unrecorded else 1
             is_webhook = "webhooks" in point.function

@@ -1,4 +1,4 @@
-"""A command that is killed at any change of the disk changes nothing or everything, and can be repeated."""
+"""A command that is killed at any change on disk changes nothing or everything, and can be repeated."""
 
 import shutil
 import signal
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kill points nee
 
 
 class Machine:
-    """A data folder, on which commands run."""
+    """A data folder on which commands run."""
 
     def __init__(self, folder: Path) -> None:
         self.data_dir = folder / "data"
@@ -34,7 +34,7 @@ class Machine:
         assert code == (-signal.SIGKILL if kill_at else 0), text
 
     def files(self) -> dict[str, bytes]:
-        """Files by name, without the lock and SQLite's side files. Databases have a version, see `change`."""
+        """Return files by name, except the lock and SQLite's side files; databases have a version, see `change`."""
         return {
             str(path.relative_to(self.data_dir)): _version(path) if path.suffix == ".db" else path.read_bytes()
             for path in self.data_dir.rglob("*")
@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("point", BACKUP_KILL_POINTS, ids=str)
-async def test_killed_backup_is_not_taken_for_a_complete_one(machine: Machine, point: KillPoint) -> None:
+async def test_killed_backup_is_not_mistaken_for_a_complete_one(machine: Machine, point: KillPoint) -> None:
     await machine.run("backup", str(machine.backups))
     (machine.data_dir / "later").write_text("later")
     before = machine.files()
@@ -74,7 +74,7 @@ async def test_killed_backup_is_not_taken_for_a_complete_one(machine: Machine, p
     is_complete = (killed[0] / "manifest.json").exists() if killed else False
     assert find_backup(machine.backups)[0] == (killed[0] if is_complete else complete)
     await machine.run("backup", str(machine.backups))
-    # the next backup removes what the killed one has left
+    # the next backup removes the leftovers of the killed backup
     assert len(list(machine.backups.iterdir())) == (3 if is_complete else 2)
     shutil.rmtree(machine.data_dir)
     await machine.run("restore", str(machine.backups))

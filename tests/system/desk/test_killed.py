@@ -20,7 +20,7 @@ from tests.support.server_processes import free_port
 
 
 class DeskProcess:
-    # Whether the first start has yet to come.
+    # Whether the desk has not been started yet.
     is_new = False
 
     def __init__(self, folder: Path, simulator: Simulator, *, config: Path | None = None, **settings: str) -> None:
@@ -43,7 +43,7 @@ class DeskProcess:
         assert self.service.is_running, self.service.text()[-4000:]
 
     async def until_ready(self) -> None:
-        """Wait until the desk answers. Raises `ControlPlaneUnreachable` if it has ended."""
+        """Wait until the desk answers; raise `ControlPlaneUnreachable` if it has ended."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -51,7 +51,7 @@ class DeskProcess:
                 except ControlPlaneUnreachable:
                     if not self.service.is_running:
                         raise
-                    # no signal shows when a port opens
+                    # there is no signal for an opened port
                     await asyncio.sleep(0.05)
                 else:
                     return
@@ -100,7 +100,7 @@ async def desk_process(
 
 async def submit_items(desk: DeskProcess, count: int) -> str:
     workflow = await desk.client.add_graph(invert(), name="mine")
-    # different inputs, or ComfyUI would use its cache
+    # the inputs differ, because ComfyUI would otherwise use its cache
     items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(count)]
     batch = await desk.client.submit_batch(items, workflow_slug=workflow.data.slug, label="many")
     return str(batch.id)
@@ -170,7 +170,7 @@ async def test_run_from_before_the_kill_is_stopped(tmp_path: Path) -> None:
                     break
             await desk.service.kill()
             await desk.start()
-            # it could not finish while the first run, of ten minutes, occupies ComfyUI
+            # the job could not finish while the first run, which takes ten minutes, occupies ComfyUI
             async with asyncio.timeout(60):
                 async for _ in desk.client.events(job.id):
                     pass

@@ -48,10 +48,10 @@ async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, item
             assert await desk.all_ended(batch_id) == {"completed": items}
             jobs = await desk.jobs(batch_id)
             assert [job.item_no for job in jobs] == list(range(items))
-            # one ran at each kill
+            # one item was running at each kill
             attempts = [attempt for job in jobs for attempt in await attempts_of(desk, job.id)]
             killed_runs = [attempt.error for attempt in attempts if attempt.outcome == "failed"]
-            # the previous one may not have been stored
+            # the output of the previous item may not have been stored
             assert kills <= len(killed_runs) <= 2 * kills
             assert set(killed_runs) == {"The worker was killed while it ran this job."}
             [folder] = [path for path in (tmp_path / "data" / "outputs").iterdir() if path.is_dir()]
@@ -68,7 +68,7 @@ async def test_interrupted_jobs_are_requeued_before_comfyui_returns(
         async with desk_process(tmp_path, simulator) as desk:
             batch_id = await submit_items(desk, 3)
             await desk.until_in_step(batch_id, of=6000)
-            # another is prefetched while the first runs
+            # a second job is prefetched while the first runs
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not any(job.is_prefetched for job in await desk.jobs(batch_id)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)

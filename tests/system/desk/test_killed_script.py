@@ -16,7 +16,8 @@ from tests.support.graphs import invert
 from tests.support.script_runs import is_alive, pids_in, until
 from tests.system.desk.test_killed import DeskProcess, desk_process
 
-# The script knows nothing of ComfyRelay: it queues a graph, has a child that ignores signals, and waits for the file.
+# A script that knows nothing about ComfyRelay: it queues a graph, starts a child that ignores signals, and waits for
+# the file.
 SCRIPT = """
     import json, os, signal, subprocess, sys, time, urllib.request
     from pathlib import Path
@@ -61,7 +62,7 @@ async def prompts_in(simulator: Simulator) -> set[str]:
 
 
 async def killed_during_script(desk: DeskProcess, simulator: Simulator, *, is_known: bool = True) -> tuple[str, str]:
-    """The job, and the prompt that its script left in ComfyUI. `is_known`: the desk had recorded the prompt."""
+    """Kill the desk; return the job and the prompt that its script left, which the desk had recorded if `is_known`."""
     payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
     job = await desk.client.submit(workflow_slug="script", input_payload=payload)
     async with asyncio.timeout(60):
@@ -73,7 +74,7 @@ async def killed_during_script(desk: DeskProcess, simulator: Simulator, *, is_kn
             await asyncio.sleep(0.05)
     await desk.service.kill()
     if not is_known:
-        # as if killed at once: the desk checks every half second for prompts of a script
+        # as if the desk had been killed at once: it checks for prompts of a script every half second
         held = json.loads(held_by(desk).read_text())
         held_by(desk).write_text(json.dumps(held | {"runs": held["runs"][:1]}))
     return job.id, prompt_id
@@ -110,7 +111,7 @@ async def test_prompt_of_a_killed_script_is_stopped_before_the_next(tmp_path: Pa
             job_id, orphan = await killed_during_script(desk, simulator, is_known=is_known)
             assert await prompts_in(simulator) == {orphan}
             await desk.start()
-            # it could not finish while the first prompt, of ten minutes, occupies ComfyUI
+            # the job could not finish while the first prompt, which takes ten minutes, occupies ComfyUI
             if then == "fail":
                 assert await ended(desk, job_id) == "failed"
                 assert orphan not in await prompts_in(simulator)
@@ -123,7 +124,7 @@ async def test_prefetched_script_job_costs_no_attempt(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_with_script(tmp_path, simulator, interrupted_jobs="fail") as desk:
-            # same prompt text, so a leftover of the first could be taken for the second's
+            # both have the same prompt text, so a leftover of the first could be mistaken for the prompt of the second
             payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
             first, second = [
                 (await desk.client.submit(workflow_slug="script", input_payload=payload)).id for _ in range(2)

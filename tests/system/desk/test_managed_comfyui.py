@@ -1,4 +1,4 @@
-"""A desk that starts ComfyUI: jobs run there, the page shows its state, and it stops with the desk."""
+"""A desk starts ComfyUI, runs jobs on it, shows its state, and stops it when the desk stops."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
     tmp_path: Path, install: FakeInstall, fast_reconnect: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str
 ) -> None:
     if is_seen_first_by == "worker":
-        # both poll it, and on a busy machine a job may start before the supervisor sees it up
+        # both poll ComfyUI, and on a busy machine a job may start before the supervisor sees that ComfyUI is running
         monkeypatch.setattr(ComfyProcess, "responds", _responds_after_restart(install))
     install.behave(misbehave=[STUCK])
     settings = make_desk(
@@ -49,7 +49,7 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
         install.kill()
         done = await desk.ended(job.id)
         assert done.status == "completed"
-        # on a desk the job's owner is the operator
+        # on a desk, the owner of the job is the operator
         lines = [line.line async for line in desk.client.logs(job.id)]
         assert "ComfyUI: got prompt" in lines
         assert not any("To see the GUI" in line for line in lines)

@@ -1,7 +1,4 @@
-"""A desk whose ComfyUI lacks a requirement:
-
-it is named at once, jobs may wait for it, and no batch fails as a whole.
-"""
+"""If ComfyUI lacks a requirement, a desk names it at once, jobs may wait for it, and no batch fails as a whole."""
 
 import asyncio
 import json
@@ -33,7 +30,7 @@ async def add(desk: OpenDesk, graph: Graph) -> Workflow:
 
 
 async def until_registered(desk: OpenDesk) -> None:
-    """Requirements are only known to be missing after the worker has registered."""
+    """Wait until the worker has registered: missing requirements are unknown before that."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -71,7 +68,7 @@ async def test_editor_file_waits_for_its_nodes_and_runs_once_they_exist(
             True,
             True,
         )
-        # finished steps are not asked for again
+        # the message does not ask for finished steps again
         code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
         assert (code, f"{no_job_yet} It is stored as 'mine'. It can be run once a worker has the nodes" in err) == (
             2,
@@ -90,7 +87,7 @@ async def test_editor_file_waits_for_its_nodes_and_runs_once_they_exist(
 
 
 async def started_without(simulator: Simulator, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a simulator without `ImageInvert`."""
+    """Start a simulator without `ImageInvert`; return its address."""
     monkeypatch.delitem(cast(dict[str, Any], DEFINITIONS), "ImageInvert")
     await simulator.start()
     return simulator.url

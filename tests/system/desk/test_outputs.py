@@ -1,4 +1,4 @@
-"""Outputs of a desk: one file with a descriptive name, and what a deletion removes."""
+"""An output of a desk is one file with a descriptive name; a deletion names the files that it removes."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def pictures(*folders: Path) -> dict[int, list[Path]]:
     for folder in folders:
         for path in folder.rglob("*.png"):
             found.setdefault(path.stat().st_ino, []).append(path)
-    # the sample that every desk has
+    # every desk has this sample
     return {inode: paths for inode, paths in found.items() if "sample.png" not in {path.name for path in paths}}
 
 

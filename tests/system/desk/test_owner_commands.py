@@ -1,4 +1,4 @@
-"""Commands that use the secret of a desk."""
+"""Commands use the secret of a desk."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("built_app")
 
 
 def browser_in(folder: Path) -> str:
-    """A browser that records its arguments and the page it opened."""
+    """Return the command of a browser that records its arguments and the page it opened."""
     browser = folder / "browser"
     browser.write_text(f'#!/bin/sh\necho "$@" > {folder}/started; cp "${{1#file://}}" {folder}/page\n')
     browser.chmod(0o755)
@@ -28,7 +28,7 @@ async def test_commands_find_the_secret_and_open_prints_a_link(desk: OpenDesk, t
     ran = await commands.run("open", env=env)
     assert (ran.code, ran.err) == (0, "")
     [link] = [splitline for splitline in ran.out.splitlines() if splitline.startswith(desk.ready.url)]
-    # other users can see the arguments of a process
+    # the link is not an argument, because other users can see the arguments of a process
     assert "link=" not in (tmp_path / "started").read_text()
     assert link in (tmp_path / "page").read_text()
     async with httpx.AsyncClient() as http:

@@ -1,4 +1,4 @@
-"""`--per-gpu auto` on a desk: the number of ComfyUI processes follows the load and is shown everywhere."""
+"""With `--per-gpu auto`, the number of ComfyUI processes of a desk follows the load and is shown everywhere."""
 
 import asyncio
 import sys
@@ -22,7 +22,7 @@ from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.simulated_gpus import picture
 from tests.support.world import PATIENCE_SECONDS
 
-# Another process always pays off, up to two, however fast the machine.
+# A second process always pays off, independent of the speed of the machine.
 ALWAYS = PackingLimits(min_gain=-1.0, max_processes=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
 
 
@@ -55,7 +55,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
         async with open_desk(settings) as desk:
             workflow = (await desk.client.create_workflow(picture(0), name="mine", output_node_id="6")).slug
             jobs = [await desk.client.submit(workflow_slug=workflow) for _ in range(4)]
-            # far more jobs than the worker leases, so only the desk knows the queue length
+            # there are far more jobs than the worker leases, so only the desk knows the queue length
             adding = asyncio.create_task(keep_adding(desk, workflow))
             slots = await seen(desk, lambda slots: len(slots) == 2)
             slots = await seen(
@@ -80,7 +80,7 @@ async def test_process_count_follows_the_queue_and_is_shown(
         assert install.running_pids == []
     changes = [log["change"] for log in logs if log["event"] == "worker.packing" and log["change"] != "nothing"]
     assert changes == ["add", "remove"]
-    # its own starts and stops cause no warning
+    # starts and stops by the desk cause no warning
     assert [log for log in logs if log["log_level"] in ("warning", "error")] == []
 
 

@@ -1,4 +1,4 @@
-"""Only its user can read the data folder of a desk or a server. Delivered outputs keep the user's permissions."""
+"""Only the user of a desk or a server can read its data folder; delivered outputs have the user's permissions."""
 
 import os
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ async def test_desk_data_folder_is_private(tmp_path: Path) -> None:
                 async for _event in client.events(job.id):
                     pass
                 about = await client.about(job.id)
-            # while it runs, because SQLite then has more files
+            # check while the desk runs, because SQLite then has more files
             assert list(data.glob("*.db-wal"))
             assert open_to_others(data) == []
         finally:
@@ -62,7 +62,7 @@ async def test_desk_data_folder_is_private(tmp_path: Path) -> None:
 
 async def test_server_data_folder_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    # as an earlier version created it
+    # an earlier version created the folder with these permissions
     folder.mkdir(mode=0o755)
     for name in ("central.db", "secrets.json"):
         (folder / name).touch(mode=0o644)

@@ -1,4 +1,4 @@
-"""Commands find the running desk on any port and in any folder, and ask if there are several."""
+"""Commands find the running desk on any port and in any folder, and ask which one if there are several."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without settings, and without knowledge of other desks on this machine."""
+    """Return a home folder without settings and without knowledge of other desks on this machine."""
     for name in list(os.environ):
         if name.startswith("COMFYRELAY_"):
             monkeypatch.delenv(name)
@@ -73,7 +73,7 @@ async def test_taken_port_is_reported_before_anything_starts(home: Path) -> None
     lines = err.decode().splitlines()
     imported = [line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")]
     assert "comfyrelay.cli.main" in imported
-    # the slow imports
+    # the slow imports have not happened yet
     assert not {"comfyrelay.desk.desk", "sqlalchemy", "fastapi"} & set(imported)
     assert process.returncode == 2
     why = f"Cannot listen on 127.0.0.1:{port} (Address already in use). Choose another port with COMFYRELAY_PORT"

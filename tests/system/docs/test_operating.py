@@ -33,7 +33,7 @@ def button(where: Page | Locator, name: str) -> Locator:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def system(real_postgres_backend: PostgresBackend, s3_server: str) -> AsyncIterator[System]:
-    """A server with a fleet and an effect, and no worker yet."""
+    """Yield a server with a fleet and an effect, but no worker yet."""
     with memory_folder() as folder:
         async with open_server(folder, real_postgres_backend, s3_server, simulators=1) as system:
             yield system

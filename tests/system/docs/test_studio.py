@@ -26,7 +26,7 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
 
 
 class Terminal:
-    """Runs commands in the background."""
+    """Run commands in the background."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""One wheel and one environment of each kind, built once per test run."""
+"""The wheel and each kind of environment are built once per test run."""
 
 import fcntl
 import os

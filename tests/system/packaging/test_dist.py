@@ -25,20 +25,20 @@ Hashes = dict[str, str]
 
 
 def _copy(folder: Path, *, mtime: int) -> Path:
-    """The sources without git and without a built web app."""
+    """Copy the sources without git and without a built web app."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
             os.utime(folder / name, (mtime, mtime))
-    # The packages of the web app were installed for the other tests.
+    # Use the packages of the web app that were installed for other tests.
     shutil.copytree(ROOT / "ui" / "node_modules", folder / "ui" / "node_modules", symlinks=True)
     return folder
 
 
 def _make_dist(folder: Path) -> Hashes:
-    # Only the web app needs Node; the wheel is built from the sdist without it.
+    # Only the web app needs Node; the wheel is built from the sdist without Node.
     without_node = {**os.environ, "PATH": "", "PIP_NO_INDEX": "1"}
     for script, env in (("ui/build.py", None), ("tools/dist.py", without_node), ("tools/sbom.py", without_node)):
         subprocess.run([sys.executable, script], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
@@ -94,7 +94,7 @@ def test_wheel_has_the_licence_of_every_package_in_the_web_app(built: tuple[Path
     for package in packages:
         _, _, text = notices.partition(f"\n{package['name']} {package['version']} ({package['license']})\n\n")
         assert len(text.partition("-" * 80)[0]) > 400, package["name"]
-    # Found in the built files, independent of the list.
+    # These packages are found in the built files, independent of the list.
     assert fonts == {"inter"}
     assert "@fontsource-variable/inter" in names
     for name in ("react-dom", "uplot", "cmdk"):

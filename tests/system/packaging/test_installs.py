@@ -1,4 +1,4 @@
-"""The wheel in environments with only its own dependencies.
+"""The wheel works in environments with only its own dependencies.
 
 Every change builds the environments of a GPU host and a desk; `make long` also builds the server's.
 """
@@ -126,7 +126,7 @@ def test_extras_contain_the_modules_that_commands_require(wheel: Wheel) -> None:
 
 
 def distributions_with(module: str) -> set[str]:
-    """The distributions that contain this module. Several can share its top-level package."""
+    """Return the distributions that contain this module; several can share its top-level package."""
     path = module.replace(".", "/")
     return {
         canonicalize_name(name)

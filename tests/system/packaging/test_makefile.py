@@ -1,4 +1,4 @@
-"""The packages that `make install` passes to pip."""
+"""`make install` passes the right packages to pip."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from tests.support.paths import ROOT
 NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", re.MULTILINE)
 
 
-def test_packages_are_installed_once_and_pip_last(tmp_path: Path) -> None:
+def test_each_package_is_installed_once_and_pip_last(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")

@@ -1,4 +1,4 @@
-"""Without Node on the machine, the web app is built with Node from PyPI, and a worker is installed without it."""
+"""Without Node on the machine, the web app is built with Node from PyPI, and a worker is installed without Node."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 @pytest.fixture
 def path_without_node(tmp_path: Path) -> str:
-    """All programs of the machine except Node's."""
+    """Return a PATH with all programs of the machine except Node's."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):

@@ -1,4 +1,4 @@
-"""The version comes from the tag, and from the changelog between tags."""
+"""The version comes from the tag or, between tags, from the changelog."""
 
 import re
 import shutil
@@ -65,7 +65,7 @@ def test_version_follows_the_tags(tree: Tree) -> None:
     assert re.fullmatch(r"1\.3\.0\.dev2\+g[0-9a-f]{9}", tree.version())
 
 
-def test_changed_tree_is_no_release(tree: Tree) -> None:
+def test_changed_tree_is_not_a_release(tree: Tree) -> None:
     tree.git("init")
     tree.release("1.2.3")
     tree.start_section("1.2.3 again")
@@ -85,6 +85,6 @@ def test_tree_without_git_has_a_development_version(tree: Tree) -> None:
     assert tree.version() == "1.2.3.dev0"
 
 
-def test_surrounding_repository_is_not_asked(tmp_path: Path) -> None:
+def test_enclosing_repository_is_ignored(tmp_path: Path) -> None:
     subprocess.run(["git", "init"], cwd=tmp_path, check=True, capture_output=True)
     assert Tree(tmp_path / "unpacked").version() == "1.2.3.dev0"

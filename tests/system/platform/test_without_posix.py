@@ -1,4 +1,4 @@
-"""The commands without POSIX, simulated or real: they start, work, and stop when asked."""
+"""Commands start, work and stop without POSIX, simulated or real."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def call(*words: str, variables: Mapping[str, str]) -> tuple[int | None, s
 @pytest.mark.skipif(sys.platform != "linux", reason="they are run as they are there, or cannot be played")
 async def test_windows_rules_hold_in_the_simulation(tmp_path: Path) -> None:
     rules = ROOT / "tests" / "unit" / "platform" / "test_as_windows.py"
-    # only the parts of pytest that run everywhere
+    # load only the parts of pytest that run everywhere
     plain = ("-m", "pytest", "-q", "-c", "/dev/null", "--noconftest", "-p", "no:cacheprovider")
     asynchronous = ("--import-mode=importlib", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
     words = (*plain, *asynchronous, "--basetemp", str(tmp_path / "rules"))

@@ -1,4 +1,4 @@
-"""`comfyrelay server` speaks ComfyUI's API on its port, and stops with open WebSockets."""
+"""`comfyrelay server` serves ComfyUI's API on its port, and stops although WebSockets are open."""
 
 import signal
 from pathlib import Path

@@ -30,13 +30,13 @@ from tests.support.world import PATIENCE_SECONDS
 MODEL = MODELS[0]
 THIRD_PARTY = "@saintno/comfyui-sdk@0.3.1"
 COMFY = Path(sys.executable).with_name("comfy")
-# As the editor saves it: an empty image, which is inverted and saved.
+# A graph as the editor saves it, which inverts and saves an empty image.
 EDITOR_FILE = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ComfyuiSite]:
-    """On SQLite, and on PostgreSQL with files in S3. The second worker has another model and fewer nodes."""
+    """Open a server on SQLite, or on PostgreSQL with S3; the second worker has another model and fewer nodes."""
     storage_url = None
     if request.param == "postgresql":
         request.getfixturevalue("aws")
@@ -91,7 +91,7 @@ def comfy(request: pytest.FixtureRequest, site: ComfyuiSite, gateway: Gateway, t
         "HOME": str(tmp_path),
         "PATH": os.environ["PATH"],
         "DO_NOT_TRACK": "1",
-        # No process that watches a job outlives its command.
+        # Processes that watch a job end with their command.
         "COMFY_NO_WATCH": "1",
     }
     (tmp_path / "graph.json").write_text(json.dumps(painted(MODEL)))
@@ -144,7 +144,7 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_third_party_sdk_works(
     third_party: Path, access: str, site: ComfyuiSite, gateway: Gateway, tmp_path: Path
 ) -> None:
-    # A run that is shorter than a heartbeat has no progress, which this SDK takes for the start.
+    # A run shorter than a heartbeat has no progress, and this SDK takes progress as the start.
     site.simulators[1].misbehave(Slow(class_type="KSampler", seconds=3, steps=10))
     (tmp_path / "graph.json").write_text(json.dumps(painted(MODELS[1])))
     (tmp_path / "photo.png").write_bytes(png("red"))
@@ -171,7 +171,7 @@ def queued(address: str, graph: Mapping[str, Any]) -> str:
 
 
 def images_by_websocket(address: str, graph: Mapping[str, Any]) -> list[bytes]:
-    """Submit a graph, wait for its end at a WebSocket, and fetch its images, as ComfyUI's examples do."""
+    """Submit a graph, wait for its end on a WebSocket, and fetch its images, as ComfyUI's examples do."""
     client_id = str(uuid4())
     socket = create_connection(f"ws://{address}/ws?clientId={client_id}", timeout=PATIENCE_SECONDS)
     body = json.dumps({"prompt": graph, "client_id": client_id}).encode()

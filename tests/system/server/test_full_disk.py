@@ -26,7 +26,7 @@ pytestmark = pytest.mark.both_databases
 SECRET = "whsec_"
 
 
-async def test_full_disk_is_503_until_space_is_free_and_logs_no_secret(tmp_path: Path) -> None:
+async def test_full_disk_causes_503_until_space_is_free_and_logs_no_secret(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
         await engine.databases.upgrade()
@@ -41,7 +41,7 @@ async def test_full_disk_is_503_until_space_is_free_and_logs_no_secret(tmp_path:
 
         assert (await rotate()).is_success
         _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
-        # writes append to a file, which may not grow now
+        # writes append to a file, which now cannot grow
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (64 * 1024, hard))
         answers = [await rotate() for _ in range(40)]
         problem = problem_of(answers[-1], 503)
@@ -58,7 +58,7 @@ async def small_databases(postgres_url: str) -> AsyncIterator[tuple[SmallDisk, s
     """Yield a small disk, a central database elsewhere, and a shard on that disk."""
     connection = await asyncpg.connect(postgres_url.format("postgres"))
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-") as folder:
-        # run as root, the server belongs to another user
+        # if root runs the tests, the server belongs to another user
         Path(folder).chmod(0o755)
         place = Path(folder) / "disk"
         place.mkdir()
@@ -84,7 +84,7 @@ async def small_databases(postgres_url: str) -> AsyncIterator[tuple[SmallDisk, s
                 disk.unmount()
 
 
-async def test_full_postgresql_disk_is_503_until_space_is_free(tmp_path: Path, postgres_url: str) -> None:
+async def test_full_postgresql_disk_causes_503_until_space_is_free(tmp_path: Path, postgres_url: str) -> None:
     async with small_databases(postgres_url) as (disk, central, shard):
         settings = Settings(data_dir=tmp_path, database_url=central, shards={"main": shard})
         async with Engine(settings, signing_secrets=SECRETS.signing) as engine:

@@ -1,4 +1,4 @@
-"""Every log line about a job names it, on servers and workers."""
+"""On servers and workers, every log line about a job contains its id."""
 
 import json
 from pathlib import Path

@@ -22,9 +22,9 @@ from tests.support.server_processes import server_process
 from tests.support.world import PATIENCE_SECONDS
 
 FLEET = "home"
-# Long polls, the end of the test's session, and what writes to the disk or the settings of this machine.
+# These routes are long polls, end the session of the test, or write to the disk or the settings of this machine.
 SKIPPED = r"/events$|/poll$|/logout$|^/api/desk/(folders|settings|password|notifications)|^/api/desk/.*copy$"
-# The routes that only this caller may use; the others are called by the administrator and the user.
+# The routes that only this caller may use; the administrator and the user call the others.
 PARTS = {"worker": "^/api/worker", "owner": "^/api/desk"}
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
@@ -38,7 +38,7 @@ async def test_every_response_matches_the_documentation(tmp_path: Path, caller: 
     schema = tmp_path / "openapi.json"
     async with _desk(tmp_path) if caller == "owner" else _server(tmp_path, caller) as site:
         async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as http:
-            # Only users may read it.
+            # Only users may read this.
             found = await http.get(f"{site.url}/openapi.json", headers={"Authorization": f"Bearer {site.reader}"})
             schema.write_bytes(found.raise_for_status().content)
         process = await asyncio.create_subprocess_exec(
@@ -56,7 +56,7 @@ async def test_every_response_matches_the_documentation(tmp_path: Path, caller: 
 
 
 class _Site(NamedTuple):
-    """A running server. `reader` is the token of a user, `token` that of the caller."""
+    """A running server; `reader` is a user's token, and `token` is the caller's."""
 
     url: str
     reader: str

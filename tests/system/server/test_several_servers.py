@@ -1,4 +1,4 @@
-"""Several server processes over one PostgreSQL: they wake each other, stop gracefully, and survive kills."""
+"""Several server processes over one PostgreSQL wake each other, stop gracefully and survive kills."""
 
 import asyncio
 import random
@@ -83,12 +83,12 @@ async def poll(http: httpx.AsyncClient, worker_id: str, token: dict[str, str], w
 
 
 async def until_parked(http: httpx.AsyncClient) -> None:
-    """Wait until the server counts a parked poll in its metrics, which it reads once a second."""
+    """Wait until the server counts a parked poll in its metrics, which it updates once per second."""
     while "pollers_parked 1.0" not in (await http.get("/metrics")).text:
         pass
 
 
-async def test_preview_request_at_one_server_reaches_a_worker_at_another(site: Site) -> None:
+async def test_preview_request_on_one_server_reaches_a_worker_on_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
         job_id = await site.submit(one.http, "k")
@@ -96,7 +96,7 @@ async def test_preview_request_at_one_server_reaches_a_worker_at_another(site: S
         lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"], "preview_seconds": 0}
 
         async def heard() -> str:
-            # leases are short here, so a heartbeat may be answered before the request
+            # leases are short here, so a heartbeat may be answered before the preview is requested
             while True:
                 body = {**lease, "wait_seconds": 1}
                 answer = await one.http.post("/api/worker/heartbeat", json=body, headers=token)
@@ -111,7 +111,7 @@ async def test_preview_request_at_one_server_reaches_a_worker_at_another(site: S
 
 
 @pytest.mark.journey
-async def test_job_submitted_to_one_server_wakes_a_worker_parked_at_another(site: Site) -> None:
+async def test_job_submitted_to_one_server_wakes_a_worker_parked_on_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
         waiting = asyncio.create_task(poll(one.http, "gpu-1", token, 30))
@@ -144,7 +144,7 @@ async def test_disconnected_worker_gets_no_lease(site: Site) -> None:
 
 
 class KilledServers:
-    """Servers that are killed and restarted, and clients that retry."""
+    """Servers that are killed and restarted, with clients that retry."""
 
     def __init__(self, site: Site, servers: int) -> None:
         self.site = site
@@ -155,7 +155,7 @@ class KilledServers:
         for _ in range(kills):
             async with server_process(self.site.settings) as server:
                 self.alive[number] = server
-                # killed at an arbitrary point
+                # the server is killed at an arbitrary point
                 await asyncio.sleep(dice.uniform(0.1, 0.6))
                 self.alive[number] = None
                 await server.kill()
@@ -173,7 +173,7 @@ class KilledServers:
     async def send_until_answered(
         self, dice: random.Random, path: str, body: dict[str, Any], headers: dict[str, str]
     ) -> Any:
-        """Send until a server answers. Repeated requests must count once."""
+        """Retry until a server answers; repeated requests must count only once."""
         while True:
             async with self.some_server(dice) as http:
                 try:
@@ -188,7 +188,7 @@ class KilledServers:
         body = {"worker_id": worker_id, "fleet_slug": "home"}
         answer = await self.send_until_answered(dice, "/api/worker/register", body, SECRET)
         while answer.status_code != 201:
-            # the response was lost: the worker is registered, but has no token
+            # the response was lost, so the worker is registered but has no token
             body["worker_id"] += "x"
             answer = await self.send_until_answered(dice, "/api/worker/register", body, SECRET)
         token = {"Authorization": f"Bearer {answer.json()['data']['token']}"}
@@ -237,7 +237,7 @@ async def _unfinished(site: Site) -> int:
     return sum(job.status != "completed" for job in found) or (0 if found else 1)
 
 
-async def test_change_at_one_server_reaches_an_administrator_at_another(site: Site) -> None:
+async def test_change_on_one_server_reaches_an_administrator_on_another(site: Site) -> None:
     admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
     token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
     async with (
@@ -253,18 +253,18 @@ async def test_change_at_one_server_reaches_an_administrator_at_another(site: Si
                     return
 
         await until_received("event: reset")
-        # sent as a notification, because no row records it
+        # this is sent as a notification, because no row records it
         changed = asyncio.create_task(until_received('"effects":["clip"]'))
         while not changed.done():
             answer = await other.http.patch("/api/admin/effects/clip", json={"name": "Clip"}, headers=token)
             assert answer.is_success, answer.text
             await asyncio.wait({changed}, timeout=1)
-        # found by polling
+        # polling finds this
         await registered(other.http, "gpu-7")
         await until_received('"gpu-7"')
 
 
-async def test_worker_log_at_one_server_is_visible_at_another(site: Site) -> None:
+async def test_worker_log_on_one_server_is_visible_on_another(site: Site) -> None:
     admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
     token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
     async with server_process(site.settings) as one, server_process(site.settings) as other:
@@ -298,7 +298,7 @@ async def test_servers_of_two_versions_share_a_database(site: Site, tmp_path: Pa
         await new.databases.upgrade()
         assert (await new.databases.states())["central"].revision == "central_0002"
         assert (await old.http.get("/readyz")).status_code == 200
-        # The old server accepts and leases jobs of both versions, and the new one completes them.
+        # The old server accepts and leases jobs of both versions, and the new server completes them.
         request = JobRequest(
             tenant_id=site.user.tenant_id, user_id=site.user.id, idempotency_key="after", effect_id=site.effect_id
         )
@@ -308,7 +308,7 @@ async def test_servers_of_two_versions_share_a_database(site: Site, tmp_path: Pa
             assert job["job_id"] == job_id
             await new.queue.settle.complete(job["dispatch_id"], job["lease_token"], output=OUTPUT)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                # The old server records the lease, and recovery the completion if it comes first.
+                # The old server records the lease, and recovery records the completion if it arrives first.
                 while await status(old.http, job_id, site.token) != "completed":  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
 

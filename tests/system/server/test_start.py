@@ -1,4 +1,4 @@
-"""What `comfyrelay server` prints at its start."""
+"""`comfyrelay server` prints its address when it starts."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ async def test_printed_address_answers(tmp_path: Path) -> None:
     async with started(tmp_path, {"PORT": url.rpartition(":")[2]}) as out, httpx.AsyncClient() as http:
         while f"serves at {url}" not in (line := (await out.readline()).decode()):
             assert line, "the server ended without an address"
-        # without a retry
+        # this request is not retried
         assert (await http.get(f"{url}/healthz")).status_code == 200
 
 
@@ -41,7 +41,7 @@ async def test_server_that_cannot_start_prints_no_address(missing: str, tmp_path
 
 @asynccontextmanager
 async def started(folder: Path, settings: Mapping[str, str]) -> AsyncIterator[asyncio.StreamReader]:
-    """Start a server and read what it prints."""
+    """Start a server and read its output."""
     own = {"DATA_DIR": str(folder), **settings}
     env = {**os.environ, **{f"{ENV_PREFIX}{name}": value for name, value in own.items()}}
     words = (sys.executable, "-m", "comfyrelay", "server", "--log-level", "error")

@@ -1,4 +1,4 @@
-"""A job has one trace across server and worker, which a real OTLP receiver gets."""
+"""A job has one trace across server and worker, which a real OTLP receiver receives."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from comfyrelay.simulator import Fail
 from tests.support.whole_system import System, open_system
 
 SERVER, WORKER = "comfyrelay-server", "comfyrelay-worker"
-# Span → its process and its parent.
+# The process and the parent of each span.
 COMPLETED = {
     "job.submit": (SERVER, None),
     "job.wait": (SERVER, "job.submit"),
@@ -26,7 +26,7 @@ COMPLETED = {
     "job.upload": (WORKER, "job.run"),
     "job.complete": (SERVER, "job.run"),
 }
-# Prints the modules of a process that traces nothing.
+# A program that prints the modules of a process without tracing.
 OFF = """
 import sys
 from comfyrelay import traces
@@ -42,7 +42,7 @@ print(*sys.modules)
 
 @asynccontextmanager
 async def receiver() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
-    """An OTLP receiver: its URL, and all spans with the service that sent them."""
+    """Run an OTLP receiver; yield its URL, and all spans with the service that sent them."""
     received: list[tuple[str, Span]] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -71,7 +71,7 @@ def tree(spans: list[tuple[str, Span]], job_id: str) -> dict[str, tuple[str, str
 
 
 async def stop_all(system: System) -> None:
-    """Stop the processes, which send their last spans."""
+    """Stop the processes, so that they send their last spans."""
     await system.check()
     await system.restart_server()
 

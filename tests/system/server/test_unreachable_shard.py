@@ -1,4 +1,4 @@
-"""A server starts without a shard and serves it when it becomes reachable."""
+"""A server starts without a shard and serves the shard when it becomes reachable."""
 
 import asyncio
 import json
@@ -36,6 +36,6 @@ async def test_server_starts_without_a_shard_and_serves_it_later(
                 assert (ready.status_code, [*ready.json()["data"]["problems"]]) == (200, ["b"])
                 away.refuses_with = None
                 async with asyncio.timeout(60):
-                    # another process starts it and sends no signal
+                    # another process starts the shard and sends no signal
                     while await statuses(server.http) != [200, 200]:  # noqa: ASYNC110
                         await asyncio.sleep(0.1)

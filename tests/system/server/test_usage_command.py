@@ -1,4 +1,4 @@
-"""`comfyrelay usage`."""
+"""`comfyrelay usage` prints the usage."""
 
 import json
 import os

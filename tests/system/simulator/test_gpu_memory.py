@@ -1,4 +1,4 @@
-"""The memory of a simulated GPU after its process was killed."""
+"""A killed process frees its memory on a simulated GPU."""
 
 import asyncio
 import sys

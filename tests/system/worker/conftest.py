@@ -1,4 +1,4 @@
-"""The whole system for a test: SQLite with local files, or PostgreSQL with S3."""
+"""Tests use the whole system, on SQLite with local files or on PostgreSQL with S3."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ _numbers = count()
 
 @pytest.fixture
 def settings() -> Mapping[str, str]:
-    """Extra server settings; override with `parametrize`."""
+    """Return extra server settings; override them with `parametrize`."""
     return {}
 
 
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 async def system(
     folder: Path, settings: Mapping[str, str], simulators: int, populated: Populated
 ) -> AsyncIterator[System]:
-    """The system on SQLite and local files. The invariants are checked after the test."""
+    """Run the system on SQLite and local files, and check the invariants after the test."""
     async with open_system(folder, {}, settings=settings, simulators=simulators, populated=populated) as system:
         yield system
         await system.check()
@@ -53,7 +53,7 @@ async def system(
 async def big_system(
     folder: Path, real_postgres_backend: PostgresBackend, s3_server: str, settings: Mapping[str, str], simulators: int
 ) -> AsyncIterator[System]:
-    """The same on PostgreSQL and S3."""
+    """Run the system on PostgreSQL and S3, and check the invariants after the test."""
     async with real_postgres_backend.databases(["main"]) as (central, shards, _clock):
         databases = {"DATABASE_URL": central, "SHARDS": json.dumps(shards)}
         s3 = (s3_server, f"s3://{BUCKET}/system/{next(_numbers)}")
@@ -64,6 +64,6 @@ async def big_system(
 
 @pytest.fixture(params=["system", "big_system"])
 def any_system(request: pytest.FixtureRequest, settings: Mapping[str, str], simulators: int) -> System:
-    """Run the test on both systems. It requests the fixtures of both so that `parametrize` can override them."""
+    """Run the test on both systems; requesting the fixtures of both lets `parametrize` override them."""
     found: System = request.getfixturevalue(request.param)
     return found

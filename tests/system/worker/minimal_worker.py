@@ -47,7 +47,7 @@ class MinimalWorker:
                 return job
 
     def work(self, job: Any) -> None:
-        """Download, run for longer than the lease, upload."""
+        """Download the input, run for longer than the lease, and upload the output."""
         payload = job["input_payload"]
         assert payload["workflow"]
         for asset in payload["assets"]:

@@ -1,4 +1,4 @@
-"""Burst to Comfy Cloud with a real server, two workers and two simulators."""
+"""Jobs burst to Comfy Cloud, with a real server, two workers and two simulators."""
 
 import asyncio
 
@@ -8,13 +8,13 @@ from comfyrelay.simulator import Simulator, Stuck
 from tests.support.whole_system import COST, TOKENS, System
 from tests.support.world import PATIENCE_SECONDS
 
-# Jobs without a history are expected to take 60 s.
+# Without a history, jobs are expected to take 60 s.
 PRICE = 1_000
 EXPECTED = 60 * PRICE
 
 
 async def until_waiting_reason(system: System, job: str, words: str) -> None:
-    """Wait until an operator reads this reason for waiting."""
+    """Wait until operators see this wait reason."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while words not in (await system.waiting(job))["text"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

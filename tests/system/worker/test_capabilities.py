@@ -1,4 +1,4 @@
-"""A worker's capabilities reach the server, also when they change."""
+"""A worker reports its capabilities to the server, and reports them again when they change."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""`comfyrelay worker check`: its output and exit code, and that it changes nothing."""
+"""`comfyrelay worker check` reports problems, sets the exit code, and changes nothing."""
 
 import json
 import os
@@ -87,10 +87,10 @@ async def test_unwritable_comfyui_folders_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "word"), [("0.2.0", "older"), ("99.0", "newer")])
-async def test_version_that_was_never_tried_is_a_warning(tmp_path: Path, version: str, word: str) -> None:
+async def test_untested_comfyui_version_is_a_warning(tmp_path: Path, version: str, word: str) -> None:
     (tmp_path / "output").mkdir()
     async with Simulator(folder=tmp_path, version=version) as simulator, ComfyClient(simulator.url) as client:
-        # The folder of a ComfyUI on another machine is unknown.
+        # The folder is unknown if ComfyUI runs on another machine.
         found = [
             await check_comfyui(client, folder=folder, setting="COMFYUI_FOLDERS")
             for folder in (tmp_path, None, tmp_path / "elsewhere")

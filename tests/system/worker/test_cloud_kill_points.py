@@ -1,4 +1,4 @@
-"""A worker is killed while it sends a run to Comfy Cloud or cancels one: its job runs, and is paid, at most once."""
+"""If a worker is killed while it submits or cancels a Comfy Cloud run, the job runs and is paid at most once."""
 
 import sys
 
@@ -19,7 +19,7 @@ async def test_job_of_a_killed_worker_runs_once_on_comfy_cloud(system: System, p
     cancels = "cancel" in point.function
     async with Simulator(cloud=True, api_key="the-key") as cloud:
         if cancels:
-            # it would occupy the service for ten minutes
+            # the run would occupy the service for ten minutes
             cloud.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         worker = system.worker(
             simulators=[],
@@ -31,7 +31,7 @@ async def test_job_of_a_killed_worker_runs_once_on_comfy_cloud(system: System, p
         await worker.start()
         job = await system.submit(effect, png("#102030"))
         if cancels:
-            # the run is recorded, and then reported
+            # the run is recorded and then reported
             await system.until_phase(job, "running")
             await system.user("POST", f"/ai-jobs/{job}/cancel")
         await worker.ended()
@@ -41,7 +41,7 @@ async def test_job_of_a_killed_worker_runs_once_on_comfy_cloud(system: System, p
             await system.until(job, "canceled")
             job = await system.submit(effect, png("#102031"))
         if not cancels and point.when == "after":
-            # The worker did not learn the id of the job, and Comfy Cloud does not tell it.
+            # The worker did not learn the id of the job, and Comfy Cloud does not return it again.
             await system.until(job, "failed")
             assert "could be charged twice" in (await system.lease_of(job))["last_error"]
         else:

@@ -1,7 +1,4 @@
-"""Stopping work:
-
-cancel and pause by users, drain and revoke by operators, signals, and instance termination notices.
-"""
+"""Work stops on cancel and pause by users, drain and revoke by operators, signals, and termination notices."""
 
 import asyncio
 import signal
@@ -21,11 +18,11 @@ from tests.support.processes import Service
 from tests.support.whole_system import DOWNLOAD, UPLOAD, System
 from tests.support.world import PATIENCE_SECONDS
 
-# in the first node: progress counts nodes, so after the first the job would seem nearly done
+# the first node is slow: progress counts nodes, so after the first node the job would seem nearly done
 ENDLESS = Slow(class_type="LoadImage", seconds=600, steps=6000)
-# The next heartbeat comes only after this time, so no test waits for it.
+# The next heartbeat comes so late that no test waits for it.
 SELDOM = {"HEARTBEAT_INTERVAL_SECONDS": "30"}
-# The documented limit is two seconds. Slow machines get more, but less than the heartbeat interval.
+# The documented limit is two seconds. Slow machines get more time, but less than the heartbeat interval.
 SOON_SECONDS = 10.0
 Going = tuple[System, Service, Metadata | None]
 
@@ -37,7 +34,7 @@ async def metadata() -> AsyncIterator[Metadata]:
 
 
 async def stop_delay(system: System, worker: Service, job: str, verb: str) -> float:
-    """Seconds from the response to the user until the worker released the job, from the logs of both."""
+    """Return the seconds between the response to the user and the release of the job, read from both logs."""
     await worker.wait_for_log("worker.job_requeued", job_id=job, reason=verb)
     [let_go] = worker.logged("worker.job_requeued", job_id=job, reason=verb)
     # the request is logged after its response, possibly after the worker stopped
@@ -47,14 +44,14 @@ async def stop_delay(system: System, worker: Service, job: str, verb: str) -> fl
 
 
 async def until_silent(system: System, job: str) -> None:
-    """Wait until the server knows the node that the job is stuck in. No progress follows."""
+    """Wait until the server knows the node in which the job is stuck; no further progress follows."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not ((await system.lease_of(job))["progress"] or {}).get("node"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 def request_shutdown(worker: Service, metadata: Metadata | None) -> None:
-    """Send a Spot notice if there is a metadata service, else SIGTERM."""
+    """Send a Spot notice if there is a metadata service, otherwise SIGTERM."""
     if metadata is None:
         worker.send(signal.SIGTERM)
     else:
@@ -62,7 +59,7 @@ def request_shutdown(worker: Service, metadata: Metadata | None) -> None:
 
 
 async def assert_finished_by_another(system: System, job: str) -> None:
-    """A returned job has no attempt counted, and another worker completes it."""
+    """Check that the returned job counts no attempt and that another worker completes it."""
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
     system.simulator.behave()
@@ -74,7 +71,7 @@ async def assert_finished_by_another(system: System, job: str) -> None:
 
 @pytest.fixture(params=["signal", "spot"])
 def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) -> Going:
-    """A worker that is not started yet, and how it will be stopped."""
+    """Return a worker that is not started yet, and the metadata service if that will stop it."""
     by_signal = request.param == "signal"
     worker = system.worker(
         metadata_url="off" if by_signal else metadata.url, metadata_interval_seconds=0.1, shutdown_seconds=30
@@ -83,7 +80,7 @@ def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) ->
 
 
 class TestShutdown:
-    """By SIGTERM and by Spot notice, at each stage of a job."""
+    """A worker is stopped by SIGTERM or by a Spot notice at each stage of a job."""
 
     async def test_idle_worker_exits_at_once(self, going: Going) -> None:
         system, worker, metadata = going
@@ -220,7 +217,7 @@ async def test_auto_scaling_termination_stops_the_worker(system: System, metadat
 
 @dataclass
 class AutoScalingApi:
-    """The Auto Scaling calls that a worker makes, in order."""
+    """Record the Auto Scaling calls of a worker, in order."""
 
     url: str = ""
     received_calls: list[dict[str, str]] = field(default_factory=list)
@@ -280,7 +277,7 @@ class TestLifecycleHook:
         completion = aws.completed[-1]
         assert (completion["AutoScalingGroupName"], completion["LifecycleHookName"]) == ("gpu", "drain")
         assert (completion["InstanceId"], completion["LifecycleActionResult"]) == ("i-0123456789abcdef0", "CONTINUE")
-        # no call follows: the instance may be terminated by then
+        # no call follows, because the instance may be terminated by then
         assert aws.received_calls[-1] == completion
 
     async def test_stopped_worker_does_not_complete_the_lifecycle_action(
@@ -298,7 +295,7 @@ class TestStopping:
     async def test_cancel_stops_the_run_soon(self, any_system: System) -> None:
         system = any_system
         effect = await system.effect()
-        # silent, so that no progress report carries the stop request
+        # the node reports no progress, so no answer to a progress report carries the stop request
         stuck = system.simulator.misbehave(Stuck(class_type="LoadImage"))
         worker = await system.started(variables=SELDOM)
         job = await system.image(effect)
@@ -311,7 +308,7 @@ class TestStopping:
         system.simulator.behave()
         await system.completed(await system.image(effect))
 
-    async def test_cancel_stops_a_download_too(self, system: System) -> None:
+    async def test_cancel_stops_a_download(self, system: System) -> None:
         effect = await system.effect()
         system.files.hold(DOWNLOAD)
         worker = await system.started(variables=SELDOM)
@@ -348,7 +345,7 @@ class TestStopping:
         await system.completed(fetched)
         assert worker.logged("worker.job_requeued", job_id=fetched, reason="released")
         assert (await system.job(fetched))["attempts"] == 1
-        # the running job is not requested back
+        # the running job is not recalled
         stuck.end()
         await system.completed(running)
         assert [entry["job_id"] for entry in worker.logged("worker.job_requeued")] == [fetched]
@@ -364,7 +361,7 @@ class TestStopping:
         second = await system.image(effect)
         stuck.end()
         await system.completed(job)
-        # long enough for any other worker to claim it
+        # long enough for any other worker to claim the job
         await system.reconcile()
         assert (await system.job(second))["status"] == "queued"
         await system.admin("POST", "/workers/gpu-1/undrain")

@@ -1,4 +1,4 @@
-"""Failures in ComfyUI, their classification, and how a worker reacts."""
+"""A worker classifies failures in ComfyUI and reacts to them."""
 
 import asyncio
 import shlex
@@ -23,7 +23,7 @@ async def test_graph_that_always_fails_is_failed_at_once_without_charge(system: 
     await system.started()
     job = await system.until(await system.plain(effect), "failed")
     assert job["attempts"] == 1
-    # The user of an effect reads no words of its graph; operators do.
+    # Operators see texts of the graph, but users of an effect do not.
     assert "tensor" not in job["error"]
     assert "tensor sizes must match" in await operator_error(system, job["id"])
 
@@ -35,7 +35,7 @@ async def test_worker_missing_a_node_does_not_get_the_workflow(system: System) -
     other = await system.plain_effect()
     job = await system.submit(effect)
     await system.started()
-    # it still gets other workflows
+    # the worker still gets other workflows
     await system.completed(await system.plain(other))
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
@@ -63,7 +63,7 @@ async def test_job_that_fails_on_one_worker_succeeds_on_another(system: System) 
 @pytest.mark.parametrize("simulators", [2])
 async def test_job_that_fails_on_one_gpu_succeeds_on_the_next(system: System) -> None:
     effect = await system.plain_effect()
-    # blocked before the failing node, until the job's worker is known and the other is healthy
+    # the job is held before the failing node until its worker is known and the other worker is healthy
     stuck = [simulator.misbehave(Stuck(class_type="EmptyImage")) for simulator in system.simulators]
     for simulator in system.simulators:
         simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
@@ -110,7 +110,7 @@ async def test_memory_is_freed_after_an_out_of_memory_error(system: System) -> N
     await system.started()
     job = await system.plain(effect)
     await system.completed(job)
-    # after the failure, and before the run alone on the GPU
+    # memory is freed after the failure and before the run alone on the GPU
     assert system.simulator.log.count("POST", "/free") + system.simulator.log.count("POST", "/api/free") == 2
     assert (await system.job(job))["attempts"] == 1
 
@@ -146,7 +146,7 @@ async def test_worker_that_alone_runs_out_of_memory_fails_no_job(system: System)
     for job in jobs:
         await system.completed(job)
         assert (await system.job(job))["attempts"] == 1
-    # It ran one job twice: with its models, and alone on its GPU.
+    # The sick worker ran one job twice: with its loaded models, and alone on its GPU.
     assert sick.log.prompts_queued == 2
     [block] = (await system.admin("GET", "/workers/gpu-1"))["blocks"]
     assert block["reason"] == "ran out of memory on a GPU of 24 GiB"
@@ -164,9 +164,9 @@ async def test_gpu_in_a_bad_state_gets_no_jobs_until_comfyui_restarts(system: Sy
     worker = await system.started()
     job = await system.plain(effect)
     await worker.wait_for_log("worker.job_failed")
-    # long enough for a poll
+    # wait long enough for a poll
     await system.reconcile()
-    # The job's own status may still be the one before its lease.
+    # The job may still have the status from before its lease.
     dispatch = await system.lease_of(job)
     assert (dispatch["status"], dispatch["attempts"]) == ("queued", 1)
     assert system.simulator.log.prompts_queued == 1
@@ -178,7 +178,7 @@ async def test_gpu_in_a_bad_state_is_restarted_with_its_command(system: System, 
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     marker = tmp_path / "restarted"
-    # complete once the last step is written
+    # the file is complete once it is renamed
     script = "env > {0}.part && mv {0}.part {0}".format(shlex.quote(str(marker)))
     worker = await system.started(
         comfyui_restart_command=shlex.join(["sh", "-c", script]),
@@ -189,12 +189,12 @@ async def test_gpu_in_a_bad_state_is_restarted_with_its_command(system: System, 
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not marker.exists():  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
-    # as the command of a real machine does
+    # on a real machine, the command does this
     await system.simulator.restart()
     await system.completed(job)
     variables = dict(line.split("=", 1) for line in marker.read_text().splitlines() if "=" in line)
     assert (variables["COMFYUI_URL"], variables["CUDA_VISIBLE_DEVICES"]) == (system.simulator.url, "1")
-    # a ComfyUI started this way would pass them to its custom nodes
+    # otherwise a ComfyUI started by the command would pass these secrets to its custom nodes
     assert not {"FLEET_SECRET", "COMFY_CLOUD_API_KEY"} & variables.keys()
     assert not [name for name in variables if name.startswith("COMFYRELAY_")]
 
@@ -228,7 +228,7 @@ async def test_worker_can_start_before_its_comfyui(system: System) -> None:
     await worker.start()
     await worker.wait_for_log("worker.waiting_for_comfyui")
     await worker.wait_for_log("worker.registered")
-    # Operators see the worker, and why it gets no job.
+    # Operators see the worker and the reason why it gets no job.
     shown = await system.admin("GET", "/workers/gpu-1")
     assert (shown["state"], shown["leases"]) == ("no_comfyui", 0)
     assert system.simulator.url in shown["gpus"][0]["unavailable_reason"]
@@ -271,7 +271,7 @@ async def test_comfyui_without_node_definitions_does_not_get_the_job_again(syste
         assert len((await system.admin("GET", "/workers/gpu-1"))["blocks"]) == 1
         await system.started("gpu-2")
         await system.completed(job)
-        # before its ComfyUI stops
+        # stop the worker before its ComfyUI
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
     assert (await system.job(job))["attempts"] == 2
@@ -289,7 +289,7 @@ async def test_missing_input_fails_the_job_and_not_the_worker(system: System) ->
 
 
 async def test_worker_that_cannot_write_pauses_claiming(system: System) -> None:
-    """As with a full disk: otherwise it would use up the attempts of one job after another."""
+    """On a full disk, for example, the worker would otherwise use up the attempts of one job after another."""
     effect = await system.effect()
     worker = await system.started()
     work = system.folder / "worker" / "gpu-1" / "work"

@@ -1,4 +1,4 @@
-"""A server whose worker sends its jobs on to another ComfyRelay server, through the Comfy API."""
+"""A worker of one server can send jobs to another ComfyRelay server through the Comfy API."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ POST = "comfyui.comfy_api.run:ApiRun._post"
 
 @pytest.fixture
 async def other(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[ComfySite]:
-    """The server that runs the jobs. It charges their seconds."""
+    """Run the other server, which runs the jobs and charges for their seconds."""
     secrets = replace(SECRETS, signing=["the-signing-secret-of-the-other-server"])
     prices: dict[str, Any] = {"own_workflow_tokens_per_second": PRICE, "own_workflow_max_seconds": MAX_SECONDS}
     async with open_comfy_site(sqlite_backend, tmp_path, secrets=secrets, **prices) as site:
@@ -51,7 +51,7 @@ async def jobs_of(site: ComfySite) -> list[dict[str, Any]]:
 
 
 async def until_status(site: ComfySite, *statuses: str) -> dict[str, Any]:
-    """Wait until the only job there has one of these states."""
+    """Wait until the only job of the other server has one of these states."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = await jobs_of(site)
@@ -61,7 +61,7 @@ async def until_status(site: ComfySite, *statuses: str) -> dict[str, Any]:
 
 
 async def charged_jobs(site: ComfySite) -> set[str]:
-    """The jobs in the ledger there. The clock of that server stands still, so that their seconds cost nothing."""
+    """Return the jobs in the ledger of the other server, whose clock stands still so that seconds cost nothing."""
     wallet = await site.user.get("/api/wallet")
     assert wallet["balance"] == 100
     return {found["job_id"] for found in wallet["transactions"] if found["job_id"] is not None}
@@ -118,7 +118,7 @@ async def test_job_of_a_killed_worker_is_charged_once(system: System, other: Com
     job = await system.submit(effect, png("#102030"))
     await worker.ended()
     if when == "after":
-        # The job ends while no worker waits for it.
+        # The job ends while no worker is waiting for it.
         await until_status(other, "succeeded")
     del worker.environment[VARIABLE]
     await worker.start()
@@ -144,7 +144,7 @@ async def test_running_job_is_continued_after_a_kill(system: System, other: Comf
 
 
 async def test_job_that_comes_back_is_refused(system: System) -> None:
-    """The worker sends the jobs of its server to its server."""
+    """The worker is configured to send the jobs of a server to the same server."""
     effect = await system.effect(provider="cloud")
     await system.started(
         simulators=[],

@@ -1,4 +1,4 @@
-"""Jobs from submission to output, with a real server, a real worker and ComfyUI simulators."""
+"""Jobs run from submission to output with a real server, a real worker and ComfyUI simulators."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ LOGO = {"key": "logo", "type": "image", "placeholder": "{{LOGO}}"}
 
 
 async def _until_in(folder: Path, content: bytes) -> None:
-    """Wait until the folder has one file, with this content."""
+    """Wait until the folder has exactly one file, with this content."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while [path.read_bytes() for path in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
@@ -128,7 +128,7 @@ async def test_prefetched_job_moves_to_an_idle_worker(system: System) -> None:
 
 @pytest.mark.parametrize("by", ["default", "override"])
 async def test_effect_asset_is_downloaded_and_uploaded_once(system: System, by: str) -> None:
-    """Also across jobs and worker restarts."""
+    """This holds across jobs and worker restarts."""
     path = await system.asset(png("#445566"))
     logo = {**LOGO, "default_value": path} if by == "default" else LOGO
     overrides = {} if by == "default" else {"logo": path}
@@ -153,11 +153,11 @@ async def test_comfyui_keeps_the_effect_assets_that_the_worker_caches(system: Sy
         for number, path in enumerate(paths)
     ]
     copies = _copies(system, "gpu-1")
-    # the cache fits one of them
+    # the cache has space for one of the assets
     worker = await system.started(asset_cache_bytes=len(png(colours[0])))
     for effect, colour in zip((*effects, effects[0]), (*colours, colours[0]), strict=True):
         await system.completed(await system.submit(effect))
-        # the last job completes for its user before the worker is done with it
+        # the last job is completed for its user before the worker has cleaned up
         await _until_in(copies, png(colour))
     assert system.simulator.log.uploads_written == 3
     await worker.kill()
@@ -176,7 +176,7 @@ async def test_two_workers_on_one_comfyui_folder_keep_each_others_assets(system:
     async with Simulator(folder=system.simulator.folder) as second:
         another = await system.started("gpu-2", simulators=[second])
         assert [path.read_bytes() for path in _copies(system, "gpu-1").iterdir()] == [png("#445566")]
-        # before its ComfyUI stops
+        # stop the worker before its ComfyUI
         another.send(signal.SIGTERM)
         assert await another.ended() == 0
     await system.completed(await system.submit(effect))
@@ -184,7 +184,7 @@ async def test_two_workers_on_one_comfyui_folder_keep_each_others_assets(system:
 
 
 async def test_user_files_are_not_cached(system: System) -> None:
-    """The same picture is downloaded twice, and no disk has it after its job."""
+    """The same picture is downloaded twice, and no disk keeps it after its job."""
     effect = await system.effect()
     await system.started()
     picture = png("#010203")
@@ -210,7 +210,7 @@ async def test_cloud_job_runs_on_comfy_cloud(system: System) -> None:
 
 
 async def test_effect_asset_is_uploaded_to_comfy_cloud_once(system: System) -> None:
-    """Also across jobs and worker restarts."""
+    """This holds across jobs and worker restarts."""
     logo = {**LOGO, "default_value": await system.asset(png("#445566"))}
     effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[logo], provider="cloud")
     async with Simulator(cloud=True, api_key="the-key") as cloud:

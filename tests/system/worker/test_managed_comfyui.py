@@ -1,4 +1,4 @@
-"""A worker that starts ComfyUI: jobs survive its processes, and no process outlives the worker."""
+"""A worker starts ComfyUI; jobs survive crashes of ComfyUI, and no process outlives the worker."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ def leftover_files(worker: Service, folder: Path) -> list[Path]:
     root = folder / "worker" / worker.name / "comfyui"
     kinds = ("input", "output", "temp")
     found = [path for kind in kinds for path in root.glob(f"*/{kind}/**/*") if path.is_file()]
-    # borrowed files are links
+    # shared files are links
     return [path for path in found if not path.is_symlink()]
 
 
@@ -62,7 +62,7 @@ async def test_two_processes_on_a_gpu_run_in_parallel_and_recover(system: System
     worker = await system.started(**managed_settings(install, per_gpu=2))
     jobs = [await system.plain(effect), await system.plain(effect)]
     await wait_until_running(install, 2)
-    # each has its own folders and none of the worker's secrets
+    # each process has its own folders and none of the worker's secrets
     outputs = {start["argv"][start["argv"].index("--output-directory") + 1] for start in install.starts}
     assert len(outputs) == 2
     assert not any("FLEET_SECRET" in start["environment"] for start in install.starts)
@@ -83,7 +83,7 @@ async def test_killed_process_completes_both_of_its_jobs_after_restart(
 ) -> None:
     effect = await system.plain_effect()
     worker = await system.started(**managed_settings(install))
-    # by then it is known to be short
+    # by then, the job is known to be short
     for _ in range(2):
         await system.completed(await system.plain(effect))
     [start] = install.starts
@@ -182,7 +182,7 @@ async def test_last_output_of_a_crashed_comfyui_is_kept_for_the_operator(system:
     await system.completed(job)
     last_error_text = (await system.lease_of(job))["last_error"]
     assert "got prompt" in last_error_text
-    # earlier output belongs to other runs, and only the operator sees it
+    # earlier output belongs to other runs, so only the operator sees it
     assert "To see the GUI go to" not in last_error_text
     assert "got prompt" not in str(await system.job(job))
 
@@ -205,7 +205,7 @@ async def test_commands_show_comfyui_state_and_output(system: System, install: F
 
 
 async def test_real_comfyui_is_started_restarted_and_stopped(system: System) -> None:
-    """Needs `TESTS_COMFYUI_DIR` with its folder and `TESTS_COMFYUI_PYTHON` with its Python; runs on the CPU."""
+    """`TESTS_COMFYUI_DIR` must name its folder and `TESTS_COMFYUI_PYTHON` its Python; it runs on the CPU."""
     place = os.environ.get("TESTS_COMFYUI_DIR")
     if place is None:
         pytest.skip("TESTS_COMFYUI_DIR names no ComfyUI to try this with")
@@ -222,7 +222,7 @@ async def test_real_comfyui_is_started_restarted_and_stopped(system: System) -> 
     assert len(found) == 2
     for _ in range(2):
         await system.completed(await system.plain(effect))
-    # each process dies once while jobs wait
+    # kill each process once while jobs wait
     jobs = [await system.plain(effect) for _ in range(4)]
     for note, _ in found.values():
         [_launcher, *own] = [pid for pid, _ in note.alive] or [0]

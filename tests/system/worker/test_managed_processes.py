@@ -1,4 +1,4 @@
-"""Processes that a worker starts are servers of its pool while they run."""
+"""ComfyUI processes that a worker starts are servers of its pool while they run."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ QUICK = Timings(poll_seconds=0.05, check_seconds=0.1, first_pause_seconds=1.0)
 
 @dataclass
 class OneLease:
-    """The lease fields that are read."""
+    """The fields of a lease that the code under test reads."""
 
     server: str | None
 
@@ -87,7 +87,7 @@ async def test_added_process_is_removed_after_its_output_is_fetched(world: World
     world.held.append(OneLease("comfyui-2"))
     going = asyncio.create_task(world.managed_servers.remove(gpu.key, url))
     await world.until_online(1)
-    # its run is over, but its output is not fetched yet
+    # the run has ended, but its output has not been fetched yet
     await world.servers.own["comfyui-2"].check_health()
     assert not going.done()
     world.held.clear()

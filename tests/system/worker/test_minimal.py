@@ -46,7 +46,7 @@ async def test_minimal_worker_fails_requeues_and_deregisters(system: System) -> 
     job = await to_thread(worker.poll)
     assert (await to_thread(worker.call, "requeue", **lease(job), reason="busy"))["status"] == "queued"
     job = await to_thread(worker.poll)
-    # it crashed and lost its token
+    # the worker crashed and lost its token
     assert (await to_thread(worker.register))["leases"] == 1
     with pytest.raises(requests.HTTPError, match="404"):
         await to_thread(worker.call, "heartbeat", dispatch_id=job["dispatch_id"], lease_token="of somebody else")

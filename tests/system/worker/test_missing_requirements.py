@@ -1,4 +1,4 @@
-"""Two workers, each missing a requirement: the server refuses the job by name, or the job waits."""
+"""If each of two workers lacks a requirement, the server refuses the job and names it, or the job waits."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ RARE = "rare.safetensors"
 
 
 async def test_job_waits_until_a_worker_has_its_requirements(system: System) -> None:
-    # not connected to an output: a worker only has to know the node and the model
+    # this is not connected to an output, so a worker must only know the node and the model
     graph = {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": RARE}}}
     effect = await system.effect("rare", graph, properties=[])
     async with Simulator() as second:

@@ -18,7 +18,7 @@ from tests.support.full import full_only
 from tests.support.whole_system import System
 
 Side = Literal["worker", "server"]
-# Their keys are data, not fields.
+# The keys of these objects are data, not fields.
 MAPS = {"about", "assets", "capabilities", "extra_data", "metadata", "progress", "workflow"}
 
 
@@ -34,7 +34,7 @@ def with_unknown_fields(value: Any) -> Any:
 
 @asynccontextmanager
 async def translating(target: str, side: Side, protocol: int) -> AsyncIterator[str]:
-    """A proxy to a server, which makes this side speak another protocol. Yields its URL."""
+    """Run a proxy that makes one side use another protocol version; yield its URL."""
 
     def changed(body: bytes) -> bytes:
         found = json.loads(body)

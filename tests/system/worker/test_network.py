@@ -1,4 +1,4 @@
-"""Server, worker and network failures at any time: each job ends once and is charged once."""
+"""Despite server, worker and network failures at any time, each job ends once and is charged once."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def test_completion_during_a_server_outage_is_delivered_later(system: Syst
 
 @pytest.mark.parametrize("simulators", [2])
 async def test_worker_that_was_cut_off_too_long_loses_its_job(system: System) -> None:
-    """Another worker gets the job. Later messages from the first change nothing."""
+    """Another worker gets the job; later messages from the first worker change nothing."""
     effect = await system.effect()
     stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
     lost = await system.started("cut-off", simulators=[system.simulators[0]])
@@ -68,12 +68,12 @@ async def test_worker_that_was_cut_off_too_long_loses_its_job(system: System) ->
 @pytest.mark.parametrize("simulators", [2])
 async def test_completion_after_the_lease_is_refused(system: System) -> None:
     effect = await system.effect()
-    # a parked poll would get the worker its own job back
+    # with a parked poll, the worker would get its own job back
     late = await system.started("late", simulators=[system.simulators[0]], poll_wait_seconds=0)
     system.api.hold(COMPLETE)
     job = await system.image(effect)
     await system.api.until_held()
-    # now no request gets through, heartbeats included
+    # now no request gets through, not even heartbeats
     system.api.hold(b"POST /api/worker/")
     await system.started("other", simulators=[system.simulators[1]], api_base_url=str(system.http.base_url))
     await system.expire_lease(job)
@@ -97,14 +97,14 @@ async def test_short_network_cut_costs_no_attempt(system: System) -> None:
     await system.api.restore()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
-    # and the job continues
+    # the job continues
     await system.completed(await system.image(effect))
     assert worker.is_running
 
 
 @pytest.mark.parametrize("settings", [{"LATE_GRACE_SECONDS": "0"}])
 async def test_lease_is_returned_if_the_server_never_accepts_completion(system: System) -> None:
-    """Heartbeats alone would keep the lease forever."""
+    """Otherwise heartbeats alone would keep the lease forever."""
     effect = await system.effect()
     worker = await system.started(report_timeout_seconds=1)
     system.api.refuse(COMPLETE)
@@ -118,7 +118,7 @@ async def test_lease_is_returned_if_the_server_never_accepts_completion(system: 
 
 
 async def test_worker_waits_for_an_unresponsive_server(system: System) -> None:
-    """Without a limit: the lease may still be valid, and the worker has the output."""
+    """The wait has no limit, because the lease may still be valid and the worker has the output."""
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
     worker = await system.started(report_timeout_seconds=1)
@@ -134,7 +134,7 @@ async def test_worker_waits_for_an_unresponsive_server(system: System) -> None:
 
 @pytest.mark.journey
 async def test_lost_poll_response_loses_no_job(system: System) -> None:
-    """The connection breaks between a poll and its response. The same request gets the same lease."""
+    """If the connection breaks between a poll and its response, the repeated request gets the same lease."""
     effect = await system.effect()
     await system.started()
     await system.api.until_asked("POST /api/worker/poll")
@@ -159,7 +159,7 @@ async def test_broken_download_and_upload_are_retried(system: System) -> None:
     assert system.simulator.log.prompts_queued == 1
 
 
-# they last for twice the lease, including the grace period
+# URLs are valid for twice the lease, including the grace period
 @pytest.mark.parametrize(
     "settings", [{"PRESIGNED_TTL_SECONDS": "2", "LEASE_TTL_SECONDS": "3", "LATE_GRACE_SECONDS": "2"}]
 )
@@ -210,7 +210,7 @@ async def test_unrecorded_run_is_found_after_a_kill(system: System) -> None:
 
 
 async def test_run_from_before_the_kill_is_stopped_when_comfyui_returns(system: System) -> None:
-    """Its job is given back and does not wait for ComfyUI."""
+    """The job of the run is returned and does not wait for ComfyUI."""
     effect = await system.effect()
     # a second run would wait behind the first, which takes ten minutes
     system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
@@ -264,7 +264,7 @@ async def test_worker_killed_during_upload_does_not_rerun_the_job(system: System
 
 
 async def assert_finished_after_restart(system: System, worker: Service, job: str) -> None:
-    """The worker exits cleanly, and its job is not run again."""
+    """Check that the worker exits cleanly and that its job does not run again."""
     assert await worker.ended() == 0
     system.api.let_go()
     await worker.start()
@@ -274,7 +274,7 @@ async def assert_finished_after_restart(system: System, worker: Service, job: st
 
 
 class TestRecovery:
-    """A worker was killed during an upload and is started again."""
+    """A worker was killed during an upload and is restarted."""
 
     @pytest.fixture
     async def killed(self, system: System) -> tuple[Service, str]:
@@ -329,12 +329,12 @@ async def test_job_of_a_lost_worker_moves_to_another(system: System) -> None:
     await system.until_running(system.simulators[0])
     await dead.wait_for_log("worker.job_started")
     await dead.kill()
-    # when the other is up, no heartbeat of the dead worker is in flight
+    # once the other worker has started, no heartbeat of the dead worker is in flight
     await system.started("other", simulators=[system.simulators[1]])
     await system.expire_lease(job)
     await system.completed(job)
     running.end()
-    # so that its disk is clean as well
+    # restart the dead worker, so that it cleans its disk
     await dead.start()
     await dead.wait_for_log("worker.job_lost")
 

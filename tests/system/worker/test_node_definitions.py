@@ -1,4 +1,4 @@
-"""Editor files on a server with a fleet: workers upload their node definitions, and jobs run."""
+"""Editor files run on a server with a fleet, because workers upload their node definitions."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ SAVED = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0
 
 
 async def command(system: System, *words: str) -> Any:
-    """Run a command and parse its JSON. Its jobs are included in the invariant checks."""
+    """Run a command and parse its JSON; the invariant checks include its jobs."""
     env = {
         "COMFYRELAY_URL": system.api.url,
         "COMFYRELAY_TOKEN": system.user_token,
@@ -41,12 +41,12 @@ async def jobs_of(system: System, batch_id: str) -> Sequence[Any]:
 async def test_editor_file_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
     system = any_system
     (tmp_path / "editor.json").write_text(json.dumps(SAVED))
-    # the server's first workflow: its workers came first and brought the node definitions
+    # this is the server's first workflow: workers had registered before and sent the node definitions
     first, second = [
         await system.started(f"gpu-{number}", simulators=[simulator])
         for number, simulator in enumerate(system.simulators, start=1)
     ]
-    # both have the same nodes and models, so only one uploads them
+    # both workers have the same nodes and models, so only one uploads them
     await system.api.until_asked("POST /api/worker/definitions", 2)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not (sent := [*first.logged("worker.definitions_sent"), *second.logged("worker.definitions_sent")]):  # noqa: ASYNC110
@@ -64,7 +64,7 @@ async def test_editor_file_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_
     again = await command(system, "run", picture, "--out", str(tmp_path / "again"))
     system._submitted.append(again["id"])
     assert Image.open(again["saved"][0]).size == (40, 48)
-    # The workflows of the two runs were temporary, that of the batch is not.
+    # The workflows of the two runs were temporary, but the workflow of the batch is kept.
     assert len((await system.user("GET", "/workflows"))["items"]) == 1
 
 
@@ -85,7 +85,7 @@ async def test_changed_node_definitions_are_uploaded_again(system: System) -> No
 
 
 async def test_jobs_run_if_the_server_rejects_node_definitions(system: System) -> None:
-    """As with an older server, or a proxy that blocks them."""
+    """An older server or a proxy may reject them."""
     effect = await system.plain_effect()
     system.api.refuse(b"POST /api/worker/definitions")
     await system.started()

@@ -1,4 +1,4 @@
-"""Files that ComfyUI writes after a job has ended, or that only ComfyUI knows, are removed."""
+"""Files that ComfyUI writes after the end of a job, or that only ComfyUI knows about, are removed."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.world import PATIENCE_SECONDS
 async def until_node(system: System, job_id: str, node_id: str) -> None:
     """Wait until ComfyUI runs a node."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        # Only operators see the nodes of an effect.
+        # Only operators can see the nodes of an effect.
         while ((await system.lease_of(job_id))["progress"] or {}).get("node_id") != node_id:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -134,7 +134,7 @@ async def test_outputs_of_an_unrecorded_run_are_removed(
 
 
 async def test_input_read_after_its_job_was_stopped_is_removed(system: System) -> None:
-    """A hung ComfyUI reads its input when it recovers, although the worker no longer waits for it."""
+    """A hung ComfyUI reads its input when it recovers, even though the worker no longer waits."""
     effect = await system.effect()
     async with Proxy(system.simulator.url) as comfyui:
         worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})

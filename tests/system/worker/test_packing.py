@@ -1,4 +1,4 @@
-"""The loop that sets the number of ComfyUI processes per GPU, over simulator processes that share one."""
+"""The packing loop sets the number of ComfyUI processes per GPU, here with simulators that share a GPU."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -23,7 +23,7 @@ from tests.support.pool import QUICK
 from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 from tests.support.world import PATIENCE_SECONDS
 
-# Independent of the load of the machine: another process always pays off, or never.
+# With these limits, another process always or never pays off, independent of the load of the machine.
 ALWAYS = PackingLimits(min_gain=-1.0, max_processes=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
 NEVER = PackingLimits(min_gain=100.0, turns=1, jobs_per_turn=1)
 
@@ -41,9 +41,9 @@ async def gpu_of(
     results: PackingResults | None = None,
     **gpu: Any,
 ) -> AsyncIterator[tuple[WorkflowPool, SimulatedGpus, Packer]]:
-    """One process on each GPU, and the packing loop while jobs run.
+    """Start one process on each GPU, and run the packing loop while jobs run.
 
-    By default a GPU has 24 GiB and a process takes 5 GiB.
+    By default, a GPU has 24 GiB and a process takes 5 GiB.
     """
     memory = {"context_bytes": GIB, "model_bytes": 4 * GIB, "pixel_bytes": 0, **gpu}
     options = {
@@ -140,7 +140,7 @@ async def test_gpu_memory_limits_the_processes(tmp_path: Path) -> None:
 
 
 async def test_memory_of_another_program_counts_once(tmp_path: Path) -> None:
-    """It holds 10 of 24 GiB, so two processes of 5 GiB fit and three do not."""
+    """The other program takes 10 of 24 GiB, so two processes of 5 GiB fit, but not three."""
     other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / KEY, context_bytes=10 * GIB))
     other.open()
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
@@ -200,7 +200,7 @@ async def test_failed_trial_is_repeated_in_the_next_round(tmp_path: Path, monkey
     pause_server = WorkflowPool.pause_server
 
     def refuse(pool: WorkflowPool, client_id: str, *, is_paused: bool = True) -> None:
-        # all calls before, and the first for the new process
+        # all earlier calls, and the first call for the new process
         if pool.stats().completed and len(refused) < 3:
             refused.append(client_id)
             raise NotFound("It is gone.")
@@ -239,8 +239,8 @@ async def test_memory_of_each_gpu_limits_its_processes(tmp_path: Path) -> None:
         assert [len(gpu.processes) for gpu in gpus.gpus()] == [1, 1, 1]
 
 
-async def test_number_is_started_at_once_after_a_restart_and_checked(tmp_path: Path) -> None:
-    # However fast the machine is then, jobs count as equally fast.
+async def test_saved_process_count_is_started_at_once_and_checked(tmp_path: Path) -> None:
+    # With these limits, jobs count as equally fast on every machine.
     limits = replace(ALWAYS, idle_seconds=60.0)
     file = tmp_path / "gpu-sharing.json"
     async with gpu_of(tmp_path / "first", limits, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):
@@ -255,7 +255,7 @@ async def test_number_is_started_at_once_after_a_restart_and_checked(tmp_path: P
             await until_reason(packer, lambda reason: reason == "3 processes: as fast as before the restart.")
             assert gpus.added == 3
     assert [log["started"] for log in logs if log["event"] == "worker.packing_restored"] == [2]
-    # They started before any job ran, and no trial followed.
+    # The processes started before any job ran, and no trial followed.
     assert [log["change"] for log in logs if log["event"] == "worker.packing" and log["change"] != "nothing"] == []
     [checked] = PackingResults(file, comfyui="1.0").of("simulator", 24 * GIB).values()
     assert checked == saved.model_copy(update={"seconds": 3600.0})
@@ -265,7 +265,7 @@ async def test_memory_of_the_machine_limits_all_processes_after_a_restart(tmp_pa
     file = tmp_path / "gpu-sharing.json"
     async with gpu_of(tmp_path / "first", ALWAYS, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):
         await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
-    # Four processes of 8 GiB fit; the first processes of both GPUs are two of them.
+    # Four processes of 8 GiB fit, including the first process of each GPU.
     free = 32 * GIB + ALWAYS.machine_reserve_bytes
     sizes = {KEY: 24 * GIB, "second": 24 * GIB}
     results = PackingResults(file, comfyui="1.0")
@@ -275,7 +275,7 @@ async def test_memory_of_the_machine_limits_all_processes_after_a_restart(tmp_pa
     assert [log["started"] for log in logs if log["event"] == "worker.packing_restored"] == [2, 0]
 
 
-async def test_number_of_another_comfyui_is_not_restored(tmp_path: Path) -> None:
+async def test_process_count_of_another_comfyui_is_not_restored(tmp_path: Path) -> None:
     file = tmp_path / "gpu-sharing.json"
     async with gpu_of(tmp_path / "first", ALWAYS, results=PackingResults(file, comfyui="1.0")) as (_, _, packer):
         await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
@@ -284,7 +284,7 @@ async def test_number_of_another_comfyui_is_not_restored(tmp_path: Path) -> None
 
 
 class OneGpu:
-    """A pool of two servers on one GPU, with the named ones busy; it records event callbacks."""
+    """A pool with two servers on one GPU, where the named servers are busy; it records event callbacks."""
 
     def __init__(self, *busy: str) -> None:
         self._busy = busy
@@ -313,7 +313,7 @@ async def test_out_of_memory_is_blamed_on_sharing_only_if_others_ran(
 
 
 async def test_started_process_counts_once() -> None:
-    """The pool's answer ends the task that adds the process; the check is the next callback of the event loop."""
+    """The pool's answer ends the task that adds the process; the next callback of the event loop checks the count."""
     counts: list[tuple[int, set[str]]] = []
     client = SimpleNamespace(url="http://new", state=ClientState.ONLINE)
 

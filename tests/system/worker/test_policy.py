@@ -1,4 +1,4 @@
-"""Tenant graphs through the whole system: which are refused, by which side, and that no part of them runs."""
+"""Tenant graphs are refused by the server or the worker, and no part of a refused graph runs."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ async def test_files_of_other_jobs_are_unreachable_without_a_policy(system: Syst
     await system.started(graph_policy="off")
     for wish, payload in ((effect, {"name": "secret.png"}), (slug, {})):
         job = await system.until(await system.submit(wish, input_payload=payload), "failed")
-        # The author of a graph reads about its nodes; the user of an effect does not.
+        # The author of a graph sees texts about its nodes; the user of an effect does not.
         is_own = wish is slug
         assert (
             "LoadImage (1): input 'image' names 'secret.png', which is not a file of this job" in job["error"]

@@ -1,4 +1,4 @@
-"""The preview and slot of a running job, through a real server, worker and socket."""
+"""The preview and slot of a running job are shown, with a real server, worker and socket."""
 
 import asyncio
 import io
@@ -43,7 +43,7 @@ async def test_job_viewer_sees_its_preview_and_slot(any_system: System) -> None:
     system = any_system
     effect = await system.effect("cat", sampled(), properties=[SEED], output_node_id="6")
     await system.started()
-    # The sampler is done by then and has sent its last preview. The next comes only after a request.
+    # By then, the sampler has ended and sent its last preview; the next comes only after a request.
     stuck = system.simulator.misbehave(Slow(class_type="VAEDecode", seconds=PATIENCE_SECONDS, steps=1000))
     job_id = await system.submit(effect)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -77,6 +77,6 @@ async def test_previews_can_be_disabled(system: System) -> None:
     async with httpx.AsyncClient(base_url=system.simulator.url) as http:
         [run] = (await http.get("/history")).json().values()
         assert run["prompt"][3]["preview_method"] == "none"
-        # the test removes the file that stays there
+        # ComfyUI keeps this file, so the test removes it
         for path in (system.simulator.folder / "output").rglob("*.png"):
             path.unlink()

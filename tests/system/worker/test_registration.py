@@ -1,4 +1,4 @@
-"""A refused registration: the worker retries while the cause may go away."""
+"""A worker retries a refused registration as long as its cause may disappear."""
 
 import asyncio
 import signal
@@ -40,7 +40,7 @@ async def test_refused_registration_is_retried_until_it_succeeds(
     own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
     waiting = asyncio.create_task(Registrar(own, control, state).register({"max_concurrency": 1}))
     try:
-        # one by the other worker, and two refused
+        # one registration by the other worker and two refused ones
         await system.api.until_asked(REGISTER, 1 + 3)
         assert not waiting.done()
         first.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A server is restored from a backup while workers run: they reconnect, and each job is charged once."""
+"""If a server is restored from a backup while workers run, they reconnect, and each job is charged once."""
 
 import signal
 
@@ -31,7 +31,7 @@ async def test_workers_unknown_to_the_backup_reconnect_without_double_charge(
     await system.until_running(prompts=2)
     await command(system, "backup", str(system.folder / "backups"))
 
-    # one lease ended, the worker's token changed, and there is a new worker
+    # since the backup, one lease ended, the worker's token changed, and a new worker registered
     stuck.end()
     for job_id in (running, waiting):
         await system.completed(job_id)

@@ -1,4 +1,4 @@
-"""Wrong settings: `comfyrelay worker` and `comfyrelay worker check` name the setting and never show a traceback."""
+"""`comfyrelay worker` and `comfyrelay worker check` name a wrong setting and never show a traceback."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.processes import run_command
 
-# None of this exists or is needed: settings are read first.
+# None of this exists or is needed, because settings are read first.
 PLAIN = {
     "API_BASE_URL": "http://127.0.0.1:1",
     "COMFYUI_BASE_URL": "http://127.0.0.1:1",

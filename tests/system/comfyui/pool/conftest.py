@@ -1,4 +1,4 @@
-"""A simulator."""
+"""Every test gets a simulator."""
 
 from tests.integration.comfyui.pool.conftest import simulator
 

@@ -1,4 +1,4 @@
-"""A process with a durable queue is killed, and another one continues its jobs."""
+"""A process with a durable queue is killed, and another process continues its jobs."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from comfyrelay.errors import Conflict, RunLost
 from comfyrelay.simulator import Simulator, Slow
 from tests.support.pool import ready_pool
 
-# Enqueues jobs, one of them endless, and prints a line once the queue has them.
+# This program enqueues jobs, one of them endless, and prints a line once the queue has them.
 PROGRAM = """
 import asyncio, sys
 from comfyrelay.comfyui.pool import JobCompleted, JobStarted, SqliteQueue, WorkflowPool
@@ -62,7 +62,7 @@ async def test_no_job_is_lost_when_the_process_is_killed(simulator: Simulator, t
     ids = await killed_process(simulator, tmp_path / "queue.db")
     assert len(ids) == 50
     slow.end()
-    # the run that the dead process left on the server
+    # the dead process left this run on the server
     async with ready_pool(simulator, queue=SqliteQueue(tmp_path / "queue.db")) as pool:
         assert [pool.job(job_id).status for job_id in ids[:2]] == [PoolJobStatus.COMPLETED, PoolJobStatus.QUEUED]
         await simulator.restart()
@@ -78,7 +78,7 @@ async def test_no_job_is_lost_when_the_process_is_killed(simulator: Simulator, t
         assert [await pool.job(job_id) for job_id in ids] == results
 
 
-async def test_job_that_kills_its_process_runs_out_of_attempts(simulator: Simulator, tmp_path: Path) -> None:
+async def test_job_that_kills_its_process_uses_up_its_attempts(simulator: Simulator, tmp_path: Path) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     ids = await killed_process(simulator, tmp_path / "queue.db", attempts=1)
     async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")) as pool:

@@ -1,4 +1,4 @@
-"""A simulator of `nvidia-cuda-mps-control`: the same options, commands and exit codes, without a GPU."""
+"""Simulate `nvidia-cuda-mps-control` without a GPU, with the same options, commands and exit codes."""
 
 import json
 import stat
@@ -64,7 +64,7 @@ with socket.socket(socket.AF_UNIX) as control:
 
 
 class MpsControl:
-    """Put its `folder` on PATH."""
+    """The simulator; put its `folder` on PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class MpsControl:
         self.behave()
 
     def behave(self, **behavior: Any) -> None:
-        """Set how later daemons behave: fail with this message, or ignore `quit` and SIGTERM (`deaf`)."""
+        """Make later daemons fail with this message, or ignore `quit` and SIGTERM (`deaf`)."""
         (self.folder / "behaviour.json").write_text(json.dumps(behavior))
 
     @property

@@ -1,4 +1,4 @@
-"""Processes on one NVIDIA GPU share it through MPS. If MPS fails, they run without it and report why."""
+"""ComfyUI processes share an NVIDIA GPU through MPS; if MPS fails, they run without it and report why."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsContro
     control = MpsControl(folder / "bin")
     monkeypatch.setenv("PATH", f"{control.folder}:{os.environ['PATH']}")
     monkeypatch.delenv(mps.PIPES, raising=False)
-    # independent of MPS on this machine
+    # make the test independent of MPS on this machine
     monkeypatch.setattr(mps, "USUAL_PIPES", folder / "usual")
     yield control
     assert control.running_pids == []
@@ -117,7 +117,7 @@ async def test_processes_share_one_daemon_that_quits_after_them(
         assert {start["environment"][mps.LOGS] for start in install.starts} == {
             str(supervisor_folder(folder) / mps.FOLDER)
         }
-        # GPU numbers mean the same to the daemon and its clients
+        # GPU numbers have the same meaning for the daemon and its clients
         assert daemon["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
         assert (len(pipes) <= mps.LONGEST_PATH, Path(pipes).stat().st_mode & 0o777) == (True, 0o700)
         assert [note.mps for note, _ in state_files.find(folder)] == [True] * 4
@@ -172,7 +172,7 @@ async def test_daemon_at_the_default_path_is_used(install: FakeInstall, folder: 
     chosen = mps.plan(install.options(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert (chosen.is_used, chosen.program) == (True, None)
-    # a stopped daemon may leave its file
+    # a stopped daemon may leave its file behind
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text("999999999")
     chosen = mps.plan(install.options(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
@@ -197,7 +197,7 @@ async def test_mps_error_restarts_all_processes_without_it(
     async with supervised(install, folder, per_gpu=1 + 1) as supervisor:
         await until_up(supervisor, 2)
         install.behave(mps="fails")
-        # returns after its second start, which is without MPS
+        # this call returns after the second start of the process, which is without MPS
         added = await supervisor.add("GPU-1")
         assert added.starts == 2
         await until(
@@ -205,7 +205,7 @@ async def test_mps_error_restarts_all_processes_without_it(
         )
         await until_up(supervisor, 3)
         assert {pipes_of(start) for start in install.starts if start["pid"] in install.running_pids} == {None}
-        # no process uses it
+        # no process uses the daemon
         await until(lambda: control.running_pids == [])
         assert control.quits == 1
         assert "it was disabled (comfyui-3 reported: RuntimeError: Unexpected error" in mps_reason(folder)
@@ -232,7 +232,7 @@ async def test_early_exit_restarts_only_that_process_without_mps(
         await until(lambda: len(install.starts) == 3)
         await until_up(supervisor, 2)
         assert [pipes_of(start) is None for start in install.starts] == [False, False, True]
-        # it exited without MPS as well, so MPS was not the cause
+        # the process also exited without MPS, so MPS was not the cause
         install.kill()
         await until(lambda: len(install.starts) == 4)
         await until_up(supervisor, 2)
@@ -251,7 +251,7 @@ async def test_gpu_fault_restarts_all_processes_of_that_gpu_under_mps(
         faulty = newest_process(supervisor, install).gpu
         await cause_gpu_fault(supervisor, install)
         await until_up(supervisor, 4)
-        # each once: no start was refused as too early, and the other GPU was not affected
+        # each process restarted once: no start was refused as too early, and the other GPU was not affected
         assert {process.starts for process in supervisor.processes if process.gpu is faulty} == {2}
         assert {process.starts for process in supervisor.processes if process.gpu is not faulty} == {1}
         assert {pipes_of(start) for start in install.starts} == {pipes_of(control.starts[0])}
@@ -275,7 +275,7 @@ def newest_process(supervisor: Supervisor, install: FakeInstall) -> ManagedProce
 
 
 async def cause_gpu_fault(supervisor: Supervisor, install: FakeInstall) -> None:
-    """As a worker restarts its ComfyUI after a GPU failure."""
+    """Restart all processes, as a worker restarts its ComfyUI after a GPU failure."""
     faulty, before = newest_process(supervisor, install), len(install.starts)
     install.fault()
     await until(lambda: "illegal memory access" in "".join(faulty.log.last_lines))
@@ -368,7 +368,7 @@ async def test_supervisor_killed_at_any_side_effect_leaves_and_repeats_nothing(
         process.kill()
         process.wait()
     assert process.returncode == -signal.SIGKILL
-    # their launchers stop them
+    # the launchers stop their processes
     await until(lambda: control.running_pids == [] and install.running_pids == [])
     async with supervised(install, folder) as supervisor:
         await until_up(supervisor, 2)
@@ -389,7 +389,7 @@ async def test_daemon_without_its_launcher_is_stopped_at_the_next_start(
         processes = {str(orphan.pid): detached.started_at(orphan.pid), str(os.getpid()): 1.0}
         note = {"why": "…", "pipes": str(pipes), "processes": processes}
         (supervisor_folder(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
-        # also if MPS is off by then
+        # this also happens if MPS is off by then
         async with supervised(install, folder, setting="off"):
             assert orphan.poll() is not None
             assert not pipes.exists()

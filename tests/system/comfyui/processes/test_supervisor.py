@@ -1,4 +1,4 @@
-"""The supervisor restarts processes that die, hang or fail to start, and leaves none behind."""
+"""The supervisor restarts processes that die, hang or fail to start, and leaves no process behind."""
 
 import asyncio
 import os
@@ -109,7 +109,7 @@ async def test_crashed_process_is_restarted_on_its_gpu_and_port(install: FakeIns
         assert "it was killed" in watched.first.last_exit.reason
         assert watched.first.last_exit.lines[-1][1] == "To see the GUI go to: http://127.0.0.1"
         await watched.until(lambda: len(install.starts) == 2 and watched.first.state is ProcessState.UP)
-        # its children are gone as well
+        # the children of the process have ended as well
         assert len(install.running_pids) == 2
         assert len(watched.urls) == 1
         note = state_files.read(watched.first.folder)
@@ -182,14 +182,14 @@ async def test_close_during_a_restart_stops_the_process(
     async with open_watched(install, folder) as watched:
         await watched.until_state(ProcessState.UP)
         watched.supervisor.restart("comfyui-1", "The GPU was in a bad state.")
-        # it got the signal and ignores it
+        # the process received the signal and ignores it
         await watched.until(lambda: "SIGTERM" in watched.first.log.last_lines)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await watched.supervisor.close()
         assert len(install.starts) == 1
 
 
-async def test_process_that_never_starts_is_given_up_and_retried_later(install: FakeInstall, folder: Path) -> None:
+async def test_process_that_never_starts_is_abandoned_and_retried_later(install: FakeInstall, folder: Path) -> None:
     install.behave(exit=3)
     timings = Timings(poll_seconds=0.05, first_pause_seconds=0.01, failed_starts=3, given_up_seconds=1.0)
     async with open_watched(install, folder, timings=timings) as watched:
@@ -205,7 +205,7 @@ async def test_process_that_never_starts_is_given_up_and_retried_later(install: 
         assert watched.first.unavailable_reason is None
 
 
-async def test_restart_pauses_grow_until_a_process_stays_up(install: FakeInstall, folder: Path) -> None:
+async def test_restart_pauses_grow_until_a_process_keeps_running(install: FakeInstall, folder: Path) -> None:
     install.behave(exit=3)
     timings = Timings(
         poll_seconds=0.05,
@@ -249,7 +249,7 @@ async def test_hung_process_is_restarted(install: FakeInstall, folder: Path) -> 
         assert "nor printed anything for too long during startup" in (watched.first.reason or "")
         await watched.until_state(ProcessState.UP)
         up = watched.first.last_exit
-        # running, but unresponsive
+        # the process is running but unresponsive
         os.kill(install.starts[-1]["pid"], signal.SIGSTOP)
         await watched.until(lambda: watched.first.last_exit is not up)
         assert "ComfyUI has not responded for" in str(watched.first.last_exit)
@@ -331,7 +331,7 @@ async def test_each_gpu_gets_the_requested_number_of_processes(install: FakeInst
 
 
 async def test_leftover_process_is_stopped_before_the_first_start(install: FakeInstall, folder: Path) -> None:
-    """As when the launcher was killed, too."""
+    """A process is left over if its launcher was killed as well."""
     orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
     try:
         place = folder / "watched" / "comfyui-1"
@@ -350,7 +350,7 @@ async def test_leftover_process_is_stopped_before_the_first_start(install: FakeI
                 state="up",
                 reason=None,
                 restarts=0,
-                # the second record has the reused pid of a dead process
+                # the second record has the pid of a dead process, which another process now has
                 processes={str(orphan.pid): detached.started_at(orphan.pid), str(os.getpid()): 1.0},
             ),
         )
