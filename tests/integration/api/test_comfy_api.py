@@ -61,6 +61,14 @@ async def test_graph_runs_with_its_own_values(api: Api) -> None:
     assert (await user.get(f"/api/ai-jobs/{second['id']}"))["seed"] == 6
 
 
+async def test_graph_whose_output_depends_on_a_cycle_is_refused(api: Api) -> None:
+    cycle = {**SAMPLER, "6": {"class_type": "Join", "inputs": {"a": ["7", 0]}}}
+    cycle["7"] = {"class_type": "Join", "inputs": {"a": ["6", 0]}}
+    user = await api.user()
+    error = refusal(await user.call("POST", JOBS, {"workflow": cycle}), 422)
+    assert (error["code"], error["message"]) == ("invalid_workflow", "The links of these nodes form a cycle: 6, 7.")
+
+
 async def test_missing_nodes_are_named_without_offering_to_wait(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
         await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -161,6 +162,43 @@ async def test_prompt_with_a_faulty_output_runs_the_other_outputs(site: ComfyuiS
     entry = await site.client.ended(response.json()["prompt_id"])
     assert list(entry["outputs"]) == ["3"]
     assert entry["prompt"][4] == ["3"]
+
+
+def with_cycle(name: str) -> dict[str, Any]:
+    """Two nodes that are linked in a cycle, and an output that needs them."""
+    return {
+        "11": {"class_type": "ImageInvert", "inputs": {"image": ["12", 0]}},
+        "12": {"class_type": "ImageInvert", "inputs": {"image": ["11", 0]}},
+        "13": {"class_type": "SaveImage", "inputs": {"images": ["11", 0], "filename_prefix": name}},
+    }
+
+
+async def test_cycle_of_links_is_a_400_of_its_nodes(site: ComfyuiSite) -> None:
+    """The answer equals that of ComfyUI 0.28."""
+    response = await site.client.post("/prompt", {"prompt": with_cycle("a")})
+    assert response.status_code == 400
+    body = response.json()
+    assert body["error"]["type"] == "prompt_outputs_failed_validation"
+    assert {node_id: found["dependent_outputs"] for node_id, found in body["node_errors"].items()} == {
+        "11": ["13"],
+        "12": ["13"],
+    }
+    assert body["node_errors"]["12"]["errors"] == [
+        {
+            "type": "dependency_cycle",
+            "message": "Dependency cycle detected",
+            "details": "11 (ImageInvert) -> 12 (ImageInvert) -> 11 (ImageInvert)",
+            "extra_info": {"node_id": "12", "cycle_nodes": ["11", "12"]},
+        }
+    ]
+
+
+async def test_outputs_without_the_cycle_run(site: ComfyuiSite) -> None:
+    response = await site.client.post("/prompt", {"prompt": invert() | with_cycle("a")})
+    assert response.status_code == 200
+    assert list(response.json()["node_errors"]) == ["11", "12"]
+    entry = await site.client.ended(response.json()["prompt_id"])
+    assert list(entry["outputs"]) == ["3"]
 
 
 async def test_only_the_requested_targets_run(site: ComfyuiSite) -> None:

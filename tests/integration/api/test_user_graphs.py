@@ -25,6 +25,21 @@ async def bring(user: Caller, body: dict[str, Any], **properties: Any) -> Any:
 TEXT = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True, "default_value": "a cat"}
 
 
+async def test_graph_whose_output_depends_on_a_cycle_is_refused(api: Api) -> None:
+    body = {
+        "1": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "a"}},
+    }
+    user = await api.user()
+    working = await bring(user, graph("Draw", text="a cat"))
+    path = f"/api/workflows/{working['slug']}"
+    for method, address in (("POST", "/api/workflows"), ("PATCH", path)):
+        for more in ({}, {"properties": [], "output_node_id": "3"}):
+            problem = problem_of(await user.call(method, address, {"graph": body, **more}), 422)
+            assert problem["detail"] == "The links of these nodes form a cycle: 1, 2."
+
+
 async def test_denied_graph_error_names_node_and_remedy(api: Api) -> None:
     cases: list[tuple[dict[str, Any], list[str]]] = [
         (graph("PyExec", code="print()"), ["PyExec (4)", "runs code", "administrator"]),

@@ -21,9 +21,10 @@ from comfyrelay.comfyui.editor.widgets import (
     names_with_choices,
 )
 from comfyrelay.comfyui.editor.workflow import EditorWorkflow, Node, read_workflow
+from comfyrelay.comfyui.graphs.cycles import cycle_error, find_cycles
 from comfyrelay.comfyui.graphs.dynamic_prompts import DYNAMIC_PROMPTS
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of, missing_node_text
-from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
+from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.model_sources import MODELS, not_installed, read_models
 from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
@@ -90,8 +91,8 @@ def convert_workflow(
             name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
         }
     name_nodes_by_id(graph, sources, root)
-    if cycle := nodes_in_cycle(graph):
-        raise GraphError(f"The links of these nodes form a cycle: {', '.join(cycle[:10])}.")
+    if cycles := find_cycles(graph, graph):
+        raise cycle_error(cycles[0])
     return graph
 
 

@@ -65,27 +65,6 @@ def check_graph(value: object) -> Graph:
     return value
 
 
-def nodes_in_cycle(graph: Graph) -> list[str]:
-    """Return the nodes that can never run: nodes in a cycle of links, and nodes that depend on them."""
-    sources = {
-        node_id: {value[0] for value in node["inputs"].values() if is_link(value) and value[0] in graph}
-        for node_id, node in graph.items()
-    }
-    users: dict[str, list[str]] = {node_id: [] for node_id in graph}
-    for node_id, needed in sources.items():
-        for source in needed:
-            users[source].append(node_id)
-    ready = [node_id for node_id, needed in sources.items() if not needed]
-    while ready:
-        done = ready.pop()
-        del sources[done]
-        for user in users[done]:
-            sources[user].discard(done)
-            if not sources[user]:
-                ready.append(user)
-    return list(sources)
-
-
 def dump_json(value: object) -> bytes:
     """Encode a graph, or an object that contains a graph, as JSON. Raises `GraphError` if JSON cannot represent it."""
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from comfyrelay.comfyui.graphs.cycles import check_cycles
 from comfyrelay.comfyui.graphs.foreign_files import LONGEST_PATH
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import files_in, models_in
@@ -114,7 +115,7 @@ class Workflows:
         if waiting is not None:
             path = await self._graphs.store_import(graph, tenant_id=tenant_id)
         else:
-            await asyncio.to_thread(self._check, graph, properties)
+            await asyncio.to_thread(self._check, graph, properties, output_node_id)
             check_output_node(graph, output_node_id)
             path = await self._graphs.store(graph, tenant_id=tenant_id, properties=properties, editor=editor)
         values = {
@@ -185,7 +186,8 @@ class Workflows:
         values = dict(changes)
         if "graph" in values:
             graph, editor = values.pop("graph"), values.pop("editor", None)
-            await asyncio.to_thread(self._check, graph, ())
+            output = values.get("output_node_id", before.output_node_id)
+            await asyncio.to_thread(self._check, graph, (), output)
             described = values.get("properties", before.properties)
             path = await self._graphs.store(graph, tenant_id=before.tenant_id, properties=described, editor=editor)
             values |= {"graph_path": path, "waiting": None}
@@ -275,9 +277,9 @@ class Workflows:
             found[slug] = [*result.missing_node_types, *result.missing_models]
         return {slug: names for slug, names in found.items() if names}
 
-    def _check(self, graph: Graph, properties: Sequence[Mapping[str, Any]]) -> None:
+    def _check(self, graph: Graph, properties: Sequence[Mapping[str, Any]], output_node_id: str | None) -> None:
         self._graphs.check_size(graph)
-        check_graph(graph)
+        check_cycles(check_graph(graph), output_node_id)
         read_properties(properties)
 
     async def _read_graph(self, workflow: WorkflowRecord) -> Graph:

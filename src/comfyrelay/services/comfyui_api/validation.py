@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from comfyrelay.comfyui.graphs.cycles import find_cycles
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.comfyui.graphs.nodes import output_nodes
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload, options_of
@@ -13,6 +14,8 @@ Problem = dict[str, Any]
 MissingFiles = Collection[tuple[str, str]]
 # ComfyUI shows at most this many choices.
 LONGEST_LIST = 20
+# ComfyUI repeats the whole cycle for each of its nodes, which is too much for cycles of hundreds of nodes.
+MAX_CYCLE_NODES = 20
 _CONVERSIONS: Mapping[str, type[int | float | str]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
 _MEDIA = ("audio", "image", "video")
 # Other types may be generic, so only ComfyUI knows whether they match.
@@ -58,7 +61,7 @@ def validate(
     targets: Collection[str] | None = None,
     missing_files: MissingFiles = (),
 ) -> ValidatedGraph:
-    """Validate every output node with its ancestors. Without definitions, only missing files are found."""
+    """Validate every output node with its ancestors. Without definitions, only missing files and cycles are found."""
     if definitions is not None:
         for node_id, node in graph.items():
             if not isinstance(definitions.get(node["class_type"]), dict):
@@ -70,6 +73,9 @@ def validate(
         node_id: [*_node_problems(node_id, graph, definitions or {}), *_file_problems(node_id, graph, missing_files)]
         for node_id in graph
     }
+    for cycle in find_cycles(graph, outputs):
+        for node_id in cycle[:MAX_CYCLE_NODES]:
+            found[node_id].insert(0, _cycle_problem(node_id, cycle, graph))
     return _judge(graph, outputs, found)
 
 
@@ -117,6 +123,16 @@ def _missing_node(node_id: str, node: Mapping[str, Any]) -> Problem:
     message = f"Node '{title}' not found. The custom node may not be installed."
     extra = {"node_id": node_id, "class_type": class_type, "node_title": title}
     return problem("missing_node_type", message, f"Node ID '#{node_id}'", **extra)
+
+
+def _cycle_problem(node_id: str, cycle: list[str], graph: Graph) -> Problem:
+    shown = cycle[:MAX_CYCLE_NODES]
+    path = [f"{each} ({graph[each]['class_type']})" for each in (*shown, cycle[0])]
+    if len(shown) < len(cycle):
+        path.insert(-1, "…")
+    details = " -> ".join(path)
+    extra = {"node_id": node_id, "cycle_nodes": shown}
+    return problem("dependency_cycle", "Dependency cycle detected", details, **extra)
 
 
 def _file_problems(node_id: str, graph: Graph, missing: MissingFiles) -> Iterator[Problem]:

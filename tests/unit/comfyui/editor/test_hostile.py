@@ -59,7 +59,7 @@ def test_half_of_a_surrogate_pair_is_kept(tmp_path: Path) -> None:
 
 def test_cycle_of_nodes_is_refused(tmp_path: Path) -> None:
     value = workflow([invert(1, 1), invert(2, 2), save(3, 3)], [(1, 2, 0, 1, 0), (2, 1, 0, 2, 0), (3, 2, 0, 3, 0)])
-    with pytest.raises(GraphError, match="form a cycle: 1, 2, 3"):
+    with pytest.raises(GraphError, match=r"form a cycle: 1, 2\."):
         as_graph(load_workflow(write_workflow(tmp_path, json.dumps(value))), DEFINITIONS)
 
 
