@@ -1,4 +1,4 @@
-"""Unit tests run in their own process: one that opens a socket or starts a process fails."""
+"""A unit test that opens a socket or starts a process fails."""
 
 import multiprocessing.process
 import os
@@ -11,12 +11,12 @@ import pytest
 
 
 class NotAUnitTest(AssertionError):
-    """The test belongs in tests/integration or tests/system."""
+    """This test belongs in tests/integration or tests/system."""
 
 
 @pytest.fixture(autouse=True)
 def violations() -> Iterator[list[str]]:
-    """Actions that a unit test must not take. They are also collected, for code that catches exceptions."""
+    """Refuse actions that a unit test must not take, and collect them in case the code catches exceptions."""
     found: list[str] = []
 
     def forbid(action: str) -> Callable[..., NoReturn]:

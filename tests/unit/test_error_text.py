@@ -1,4 +1,4 @@
-"""The error message that a user reads when a job fails."""
+"""When a job fails, the user sees a readable error message."""
 
 import json
 import unicodedata
@@ -108,7 +108,7 @@ def test_control_characters_are_dropped() -> None:
     assert user_sentence("\x1b[31mred\x1b[0m \x07bell\u202etxt") == "red bell txt"
 
 
-def test_long_message_is_cut() -> None:
+def test_long_message_is_truncated() -> None:
     sentence = user_sentence("word " * 1000)
     assert len(sentence) <= MAX_LENGTH
     assert sentence.endswith("word…")
@@ -118,11 +118,11 @@ def test_megabytes_of_traceback_are_read_quickly_from_both_ends() -> None:
     assert user_sentence("x/" * 3_000_000 + "\nValueError: the end") == "the end"
 
 
-def test_json_nested_too_deep_to_parse_is_no_error() -> None:
+def test_json_nested_too_deep_to_parse_raises_no_error() -> None:
     assert user_sentence("[" * 100_000) == FALLBACK
 
 
-# Fragments that the rules search for, so that generated text contains them and their edges.
+# Fragments that the rules search for, so that generated texts contain the fragments and their edge cases.
 PIECES = [
     *(
         "/home/",

@@ -12,7 +12,7 @@ LONG = 60.0
 
 
 class Handler:
-    """Keeps the batches; each waits until the test releases it."""
+    """Record the batches; each batch waits until the test releases it."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -28,7 +28,7 @@ class Handler:
             self.gate.release()
 
 
-async def test_calls_that_come_during_a_batch_share_the_next() -> None:
+async def test_calls_during_a_batch_share_the_next_one() -> None:
     handler = Handler()
     group = GroupCommit(handler)
     first = group.add(1)
@@ -49,7 +49,7 @@ async def test_each_call_has_its_own_answer() -> None:
         await bad
 
 
-async def test_batch_is_full_when_the_sizes_come_to_the_most() -> None:
+async def test_batch_is_full_when_the_sizes_reach_the_maximum() -> None:
     handler = Handler()
     group = GroupCommit(handler, max_size=5, size_of=lambda number: number)
     calls = [group.add(each) for each in (4, 4, 9, 1)]

@@ -1,4 +1,4 @@
-"""Clients share what is slow to load, ignore cookies and bound what they read."""
+"""HTTP clients share certificates, which load slowly, ignore cookies, and limit the size of responses."""
 
 import gzip
 import re
@@ -23,7 +23,7 @@ SOURCE = Path(comfyrelay.__file__).parent
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The certificate files that were loaded, with the variable SSL_CERT_FILE set to a new one."""
+    """Set SSL_CERT_FILE to a new file; return the list of certificate files that are loaded."""
     found: list[str] = []
     load = ssl.SSLContext.load_verify_locations
 
@@ -59,7 +59,7 @@ def test_client_of_a_desk_on_this_machine_loads_no_certificates(loads: list[str]
 
 
 class _Body(httpx.AsyncByteStream):
-    """Yields chunks, and records whether the connection was closed."""
+    """A body that yields chunks and records whether the connection was closed."""
 
     def __init__(self, *chunks: bytes) -> None:
         self._chunks = chunks
@@ -103,7 +103,7 @@ async def test_response_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPat
     assert body.is_closed
 
 
-async def test_decompressed_size_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_decompressed_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RESPONSE_BYTES", 1000)
 
     def answer(request: httpx.Request) -> httpx.Response:

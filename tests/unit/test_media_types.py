@@ -7,7 +7,7 @@ from comfyrelay.media_types import guess_media_type
 
 
 @pytest.mark.parametrize("suffix", sorted(_KIND_OF))
-def test_everything_that_a_folder_offers_can_be_uploaded(suffix: str) -> None:
+def test_every_media_file_of_a_folder_can_be_uploaded(suffix: str) -> None:
     assert (guess_media_type(f"My File.{suffix.upper()}") or "").startswith(f"{_KIND_OF[suffix]}/")
 
 

@@ -1,4 +1,4 @@
-"""The check of our English finds banned phrases where readers see them, and nowhere else."""
+"""The check of the English finds banned phrases only where readers see them."""
 
 from tools.prose import Prose, hits_in, python_prose, typescript_prose
 

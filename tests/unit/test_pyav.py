@@ -1,4 +1,4 @@
-"""Media files are read with every supported version of PyAV, whatever the encoding of their tags."""
+"""Media files with tags in any encoding can be read with every supported version of PyAV."""
 
 from io import BytesIO
 

@@ -1,18 +1,18 @@
-"""Backoff delays."""
+"""Delays between retries back off."""
 
 import pytest
 
 from comfyrelay.retry import Backoff, Retries
 
 
-def test_delays_double_up_to_the_longest() -> None:
+def test_delays_double_up_to_the_maximum() -> None:
     exact = Backoff(first_seconds=1, max_seconds=5, jitter=0)
     assert [exact.delay(failures) for failures in range(6)] == [0, 1, 2, 4, 5, 5]
     assert exact.delay(10_000) == 5
 
 
 @pytest.mark.parametrize("failures", [1, 3, 50])
-def test_jitter_spreads_delays_around_the_exact_one(failures: int) -> None:
+def test_jitter_spreads_delays_around_the_exact_delay(failures: int) -> None:
     spread = Backoff(first_seconds=1, max_seconds=5)
     exact = Backoff(first_seconds=1, max_seconds=5, jitter=0).delay(failures)
     delays = [spread.delay(failures) for _ in range(200)]

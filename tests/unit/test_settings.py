@@ -1,4 +1,4 @@
-"""Settings: sources, precedence, and errors."""
+"""Settings have sources with an order of precedence, and explain errors."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from comfyrelay.worker.settings import load_worker_settings
 
 @pytest.fixture(autouse=True)
 def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a data folder without a settings file, and an environment without our variables."""
+    """Return a data folder without a settings file, in an environment without ComfyRelay's variables."""
     for field in Settings.model_fields:
         monkeypatch.delenv(f"COMFYRELAY_{field.upper()}", raising=False)
     monkeypatch.delenv("COMFYRELAY_CONFIG", raising=False)
@@ -33,7 +33,7 @@ def complaint() -> str:
     return caught.value.detail
 
 
-def test_without_any_setting_everything_lives_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_settings_all_data_is_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     settings = load_settings()
     assert settings.data_dir == Path("/home/ada/.local/share/comfyrelay")
@@ -44,7 +44,7 @@ def test_without_any_setting_everything_lives_in_one_folder(monkeypatch: pytest.
     assert load_settings().data_dir == Path("/data/ada/comfyrelay")
 
 
-def test_defaults_are_the_documented_ones() -> None:
+def test_defaults_match_the_documentation() -> None:
     settings = Settings()
     assert (settings.lease_ttl_seconds, settings.max_attempts) == (900, 3)
     assert (settings.max_fleet_workers, settings.max_active_jobs_per_user) == (50, 5)
@@ -64,7 +64,9 @@ def test_defaults_are_the_documented_ones() -> None:
         ({"lease_ttl_seconds": 10**6}, 10**6, 7 * 24 * 3600),
     ],
 )
-def test_urls_of_a_lease_outlive_it_grace_included(given: dict[str, int], late: float, urls: float) -> None:
+def test_urls_of_a_lease_outlive_the_lease_and_its_grace_period(
+    given: dict[str, int], late: float, urls: float
+) -> None:
     settings = Settings.model_validate(given)
     assert (settings.late_seconds, settings.lease_url_ttl_seconds) == (late, urls)
 
@@ -94,7 +96,7 @@ def test_constructing_settings_reads_nothing(empty_place: Path, monkeypatch: pyt
     assert (Settings().stage, Settings().max_attempts) == ("production", 3)
 
 
-def test_environment_beats_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_takes_precedence_over_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\nlease_ttl_seconds = 60\n")
     monkeypatch.setenv("COMFYRELAY_MAX_ATTEMPTS", "5")
     settings = load_settings()
@@ -131,14 +133,14 @@ def test_data_folder_of_the_command_line_has_its_own_file(empty_place: Path, mon
     assert load_settings(empty_place / "mine").max_attempts == 5
 
 
-def test_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_file_may_be_in_another_folder(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\n")
     (empty_place / "other.toml").write_text("max_attempts = 6\n")
     monkeypatch.setenv("COMFYRELAY_CONFIG", str(empty_place / "other.toml"))
     assert load_settings().max_attempts == 6
 
 
-def test_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_named_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_CONFIG", "nowhere.toml")
     assert complaint().startswith("COMFYRELAY_CONFIG is nowhere.toml, which is not a file.")
 
@@ -148,7 +150,7 @@ def test_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -
     [
         ("lease_ttl", "Did you mean 'lease_ttl_seconds'?"),
         ("interupted_jobs", "Did you mean interrupted_jobs in [worker] or [desk]?"),
-        # the right setting in the wrong place
+        # a known setting in the wrong place
         ("interrupted_jobs", "Did you mean interrupted_jobs in [worker] or [desk]?"),
         ("shutdown_second", "Did you mean shutdown_seconds in [worker] or [desk]?"),
         ("dessk", "Did you mean [desk]?"),

@@ -1,4 +1,4 @@
-"""Every side effect outside of the databases has a kill point, another test, or a reason why it needs none."""
+"""Every side effect outside the databases has a kill point, another test, or a reason to need none."""
 
 import ast
 from collections import Counter

@@ -37,7 +37,7 @@ def test_terminal_text_is_one_line_without_escape_sequences(text: str, shown: st
         ("\x07", "\N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_label_is_one_line_that_neither_rings_nor_turns_around(text: str, kept: str) -> None:
+def test_label_is_one_line_without_control_or_bidirectional_characters(text: str, kept: str) -> None:
     assert one_line(text) == kept
     assert excerpt(f"so {text}\x1b[2J\u202e", length=100) == " ".join(f"so {kept}".split()).rstrip(" \ufffd")
 

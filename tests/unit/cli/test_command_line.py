@@ -1,4 +1,4 @@
-"""The `--help` texts of all commands."""
+"""The command line explains itself: help texts, the overview, and similar commands."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def test_overview_shows_the_first_paragraph_of_the_help_of_a_command(name: str, 
     )
 
 
-def test_mistyped_command_is_answered_with_a_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistyped_command_suggests_a_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command_line()(["joobs"])
     assert ended.value.code == 2

@@ -40,7 +40,7 @@ def test_braces_that_are_nested_too_deep_are_refused() -> None:
 
 
 def test_half_of_a_surrogate_pair_is_kept() -> None:
-    """Some programs cut texts in the middle of a character."""
+    """Some programs truncate texts in the middle of a character."""
     assert draw_prompt("\ud800 {owl|owl}") == "\ud800 owl"
 
 

@@ -1,4 +1,4 @@
-"""Server errors become readable messages, with the right fault."""
+"""Server errors become readable messages with the right fault."""
 
 from typing import Any
 

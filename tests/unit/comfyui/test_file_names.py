@@ -1,4 +1,4 @@
-"""Texts in the file names of savers are filled in for each job, as the editor does."""
+"""Placeholders in the file names of savers are filled in for each job, as in the editor."""
 
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from comfyrelay.comfyui.graphs.nodes import with_prefix
 from comfyrelay.comfyui.pool.ticket import make_ticket
 from tests.support.editor_files import DEFINITIONS, empty, node, save, subgraph, workflow
 
-# Local time, as the editor uses it.
+# The editor uses local time.
 AT = datetime(2026, 3, 7, 9, 5, 2).astimezone()
 
 
@@ -30,7 +30,7 @@ def named(prefix: str, **more: Any) -> str:
     [
         ("%date:yyyy-MM-dd%", "2026-03-07"),
         ("%date:yy-M-d h%", "26-3-7 9"),
-        # The editor reads a point as the end of a node's name.
+        # The editor reads a period as the end of a node's name.
         ("%date:yyyy.MM%", "%date:yyyy.MM%"),
         ("%date:hhmmss%_x", "090502_x"),
         ("%date:hh:mm%", "09_05"),
@@ -50,7 +50,7 @@ def test_texts_are_filled_in_by_the_rules_of_the_editor(prefix: str, expected: s
     assert named(prefix) == expected
 
 
-def test_savers_that_fill_in_their_own_texts_are_left_alone() -> None:
+def test_savers_that_fill_in_their_own_texts_are_not_changed() -> None:
     assert named("%date:yyyy%", class_type="Image Saver") == "%date:yyyy%"
 
 

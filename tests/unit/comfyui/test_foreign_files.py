@@ -1,4 +1,4 @@
-"""A graph may name models and the files of this job only. Prompts are never treated as files."""
+"""A graph may name only models and files of its job; prompts are never treated as files."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Graphs: validation, and how placeholders are filled in."""
+"""Graphs are validated, and their placeholders are filled in."""
 
 import json
 from typing import Any
@@ -96,7 +96,7 @@ def test_value_is_not_searched_for_placeholders_again() -> None:
     assert filled("{x}", x="{y}", y="no") == "{y}"
 
 
-def test_longest_placeholder_wins() -> None:
+def test_longest_matching_placeholder_is_replaced() -> None:
     graph = one_node(a="IMG2.png", b="IMG.png", c="IMG2")
     values = {"IMG": "first", "IMG2": "second"}
     assert replace_placeholders(graph, values)["1"]["inputs"] == {
@@ -169,7 +169,7 @@ def test_replacing_placeholders_keeps_the_structure(graph: Graph, values_by_plac
     assert shape(new) == shape(graph)
     assert [node["class_type"] for node in new.values()] == [node["class_type"] for node in graph.values()]
     assert load_graph(json.dumps(new)) == new
-    # Exactly the listed placeholders are replaced.
+    # Only the listed placeholders are replaced.
     used = placeholders_in(graph, values_by_placeholder)
     if not used:
         assert new == graph
@@ -177,6 +177,6 @@ def test_replacing_placeholders_keeps_the_structure(graph: Graph, values_by_plac
 
 
 @pytest.mark.parametrize("text", [b"", b" \n", "\ufeff", b"\xef\xbb\xbf"])
-def test_empty_file_is_called_empty(text: str | bytes) -> None:
+def test_empty_file_is_reported_as_empty(text: str | bytes) -> None:
     with pytest.raises(GraphError, match=r"^The file is empty: it contains no workflow\.$"):
         load_graph(text)

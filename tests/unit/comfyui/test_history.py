@@ -1,4 +1,4 @@
-"""The history of a run, as servers of any version write it."""
+"""The history of a run can be read from servers of any version."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ def test_unknown_state_and_output_are_logged_once() -> None:
     assert found == [("comfyui.unknown_status", "archived"), ("comfyui.unknown_output", "hologram")]
 
 
-def test_unknown_state_is_no_failure() -> None:
+def test_unknown_state_is_not_a_failure() -> None:
     assert failure_in(ENTRY) is None
 
 
-def test_outputs_of_an_unknown_shape_are_none() -> None:
+def test_outputs_of_an_unknown_shape_are_ignored() -> None:
     assert outputs_in({"outputs": ["a.png"]}) == outputs_in({}) == {}

@@ -1,4 +1,4 @@
-"""Checks of users' texts take operations in proportion to the text, for every character that is repeated."""
+"""The cost of checking users' texts is proportional to their length, for every repeated character."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ SPECIAL = [
     *('"', "'", "`", "[", "]", "(", ")", "{", "}", "{{", "}}", "|", ",", ";", "=", "#", "$", "%", "&", "?", "!"),
     *("@", "<", ">", "^", "\x1b[", "\x1b]", "\x1b"),
 ]
-# Beginnings of paths, links, placeholders and names that the patterns look for.
+# Beginnings of paths, links, placeholders and names that the patterns search for.
 WORDS = [
     *("a/", "/a", "../", "/..", "./", "//", "C:\\", "file:/", "https://", "a.png ", "{{A", "{{A}}", "{{A}}{{B", "{a|"),
     *(
@@ -98,7 +98,7 @@ CHECKS: dict[str, Callable[[str], object]] = {
     "error": error_text.user_sentence,
     "redaction": error_text._clean,
     "names": clean,
-    # A body that ends within a text has more values than allowed before it.
+    # This body ends within a text and has more values before the text than allowed.
     "values": lambda value: json_size.has_more_values(b"," * 20 + json.dumps(value).encode()[:-1], 10_000),
     "open body": lambda value: json_size.has_more_values(b'[[",' + value.encode(), 3),
 }
@@ -107,7 +107,7 @@ CHECKS: dict[str, Callable[[str], object]] = {
 def operations(check: Callable[[str], object], value: str) -> int:
     counter = Counter()
     placeholders._small.cache_clear()
-    # A refusal is fine, too.
+    # A check may also refuse the text.
     with counter.within(*MODULES), suppress(ComfyRelayError):
         check(value)
     return counter.count
@@ -116,7 +116,7 @@ def operations(check: Callable[[str], object], value: str) -> int:
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("part", [*SPECIAL, *WORDS], ids=ascii)
 @pytest.mark.parametrize("around", [("", ""), *full_only(("z", "!"), ("/", "\n"), ('"', "a"))])
-def test_operations_grow_with_the_text_only(name: str, part: str, around: tuple[str, str]) -> None:
+def test_operations_are_proportional_to_the_text(name: str, part: str, around: tuple[str, str]) -> None:
     """Twice the text takes at most a little more than twice the operations."""
     # Fill the caches that do not depend on the text.
     operations(CHECKS[name], "")

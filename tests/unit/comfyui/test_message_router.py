@@ -1,4 +1,4 @@
-"""Messages that ComfyRelay does not know reach no run, and are logged once."""
+"""Messages of unknown kinds do not reach runs and are logged once."""
 
 import json
 
@@ -8,7 +8,7 @@ from comfyrelay.comfyui.runs.message_router import KNOWN_MESSAGES, MessageRouter
 from comfyrelay.comfyui.runs.unknown_kinds import MAX_UNKNOWN_KINDS
 from comfyrelay.http_client import Http
 
-# A frame of a kind that no version sends yet.
+# A frame of a kind that no version sends so far.
 UNKNOWN_FRAME = (99).to_bytes(4, "big") + b"content"
 
 

@@ -1,4 +1,4 @@
-"""A message about a missing model names where the author of the workflow gets it."""
+"""A message about a missing model names the source given by the author of the workflow."""
 
 from typing import Any
 

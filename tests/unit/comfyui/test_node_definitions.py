@@ -1,4 +1,4 @@
-"""Node definitions in transfer: packed deterministically, checked against their hash, merged."""
+"""Node definitions are packed deterministically, checked against their hash, and merged."""
 
 import gzip
 import hashlib
@@ -37,7 +37,7 @@ def test_inputs_of_a_class_keep_their_order() -> None:
 
 
 def test_uploaded_files_are_not_part_of_node_definitions() -> None:
-    """They change with every job, and their names are private."""
+    """Uploaded files change with every job, and their names are private."""
 
     def load_image(*names: str) -> dict[str, Any]:
         old = {"input": {"required": {"image": [list(names), {"image_upload": True}]}}}

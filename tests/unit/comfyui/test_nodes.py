@@ -1,4 +1,4 @@
-"""Finding nodes, setting inputs, and the names in a graph."""
+"""Nodes are found, inputs are set, and the names in a graph are listed."""
 
 import pytest
 
@@ -28,12 +28,12 @@ def graph() -> Graph:
 def test_node_is_found_by_id_or_title() -> None:
     assert find_node(graph(), "1") == "1"
     assert find_node(graph(), "Start image") == "1"
-    # A node without a title has the name of its class.
+    # The title of a node without one is the name of its class.
     assert find_node(graph(), "SaveImage") == "5"
     assert title_of(graph(), "5") == "SaveImage"
 
 
-def test_id_wins_over_a_title() -> None:
+def test_id_takes_precedence_over_a_title() -> None:
     named = graph() | {"6": {"class_type": "SaveImage", "inputs": {}, "_meta": {"title": "1"}}}
     assert find_node(named, "1") == "1"
 
@@ -56,7 +56,7 @@ def test_models_and_files_are_listed_with_their_inputs() -> None:
     assert [(model.node_id, model.input, model.name) for model in models_in(graph())] == [
         ("2", "ckpt_name", "sd/base.safetensors")
     ]
-    # A prompt of two lines is not a file, with any extension.
+    # A prompt of two lines is not a file, even if it ends like one.
     assert [(file.node_id, file.class_type, file.name) for file in files_in(graph())] == [
         ("1", "LoadImage", "in/cat.PNG [input]")
     ]
@@ -64,7 +64,7 @@ def test_models_and_files_are_listed_with_their_inputs() -> None:
 
 def test_output_nodes_are_known_from_the_server_or_guessed() -> None:
     assert output_nodes(graph(), {"SaveImage": {"output_node": True}, "LoadImage": {"output_node": False}}) == ["5"]
-    # Without definitions: nodes that save, preview, or have no consumer.
+    # Without definitions, these are nodes that save, preview or have no consumer.
     assert output_nodes(graph()) == ["3", "4", "5"]
 
 

@@ -1,4 +1,4 @@
-"""The outputs of a run, in every place where nodes put them."""
+"""The outputs of a run are found in every place where nodes report them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def names(outputs: dict[str, Any], *wanted: str) -> list[str]:
 
 @pytest.mark.parametrize("key", ["images", "gifs", "video", "videos", "audio", "files", "3d", "latents", "new_thing"])
 def test_files_are_found_under_every_key(key: str) -> None:
-    # Newer servers register files as assets, and name them here, too.
+    # Newer servers register files as assets and also name them here.
     entry = item("a.mp4", format="video/h264-mp4", id="0b5c", asset_hash="blake3:00")
     (file,) = result_of({"9": {key: [entry]}}, prompt_id="p").files
     assert file == OutputFile(node_id="9", filename="a.mp4", subfolder="s", type="output", key=key)
@@ -53,10 +53,10 @@ def test_texts_are_separate_from_files() -> None:
 )
 def test_unknown_kind_of_output_is_passed_on_as_text(output: dict[str, Any], text: str) -> None:
     assert result_of({"1": output}, prompt_id="p").texts == {"1": (text,)}
-    # Options of the editor are no output of a run that has others.
+    # Options of the editor are not an output of a run that has others.
     assert result_of({"1": output, "2": {"text": ["a"]}}, prompt_id="p").texts == {"2": ("a",)}
     assert result_of({"1": output, "2": {"images": [item("a.png")]}}, prompt_id="p").texts == {}
-    # Nor of a run whose wanted node has none.
+    # The same holds for a run whose wanted node has no output.
     assert result_of({"1": output}, prompt_id="p", wanted=["2"]).is_empty
 
 

@@ -1,4 +1,4 @@
-"""Placeholders are found as one regular expression would find them, in time proportional to the text."""
+"""Placeholders are found as a regular expression would find them, but in time proportional to the text."""
 
 import re
 
@@ -30,7 +30,7 @@ def test_work_does_not_grow_with_the_number_and_length_of_names() -> None:
         with counter.within(placeholders):
             assert wanted.found_in([text, f"{text}b"]) == ({names[-1]})
         counts.append(counter.count)
-    # The longer names need more fallbacks once, at the end of the text.
+    # The longer names need more fallback steps only once, at the end of the text.
     assert counts[1] <= counts[0] + 10 * 200
 
 

@@ -1,4 +1,4 @@
-"""The policy for tenant graphs: no dangerous node, and no file outside the job."""
+"""The policy for tenant graphs refuses dangerous nodes and files outside the job."""
 
 import json
 import string
@@ -250,7 +250,7 @@ class TestPaths:
     )
     def test_input_of_an_unknown_class_is_judged_by_its_name(self, class_type: str, name: str) -> None:
         assert refusal(node(class_type, **{name: LINK})) is not None
-        # A prefix is replaced before the run, and a model may be named.
+        # These are allowed: a prefix is replaced before the run, and a graph may name models.
         if name not in ("filename_prefix", "lora_name"):
             assert refusal(node(class_type, **{name: "elsewhere"})) is not None
             assert refusal(node(class_type, **{name: ["elsewhere"]})) is not None
@@ -273,7 +273,7 @@ class TestPaths:
             ("Dynamic", {"src": "file", "src.image": "__IMG__", "names.image0": "__IMG__"}),
             ("Format", {"format": "mp4", "format.codec": "h264", "format.crf": LINK, "filename_prefix": "x"}),
             ("Format", {"format": LINK}),
-            # Savers and loaders of public node packs.
+            # Savers and loaders of public node packs
             (
                 "Unknown",
                 {

@@ -1,4 +1,4 @@
-"""Problems of a graph that are found before a server has it."""
+"""Problems of a graph are found before it is sent to a server."""
 
 from typing import Any
 

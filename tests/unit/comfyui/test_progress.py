@@ -1,4 +1,4 @@
-"""From socket messages to events, and the contents of the history."""
+"""Socket messages become events, and the history is read."""
 
 import struct
 from typing import Any
@@ -113,7 +113,7 @@ def test_malformed_messages_are_ignored(kind: str, data: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"type": 1, "data": {}}', '{"type": "x", "data": null}', "no json"])
-def test_text_that_is_not_a_message_is_ignored(text: str) -> None:
+def test_invalid_message_text_is_ignored(text: str) -> None:
     assert parse_message(text) is None
 
 
@@ -153,7 +153,7 @@ def test_history_has_cached_nodes_and_duration() -> None:
 
 
 def test_queue_position_counts_the_running_prompt() -> None:
-    # A heap, not a sorted list.
+    # ComfyUI's queue is a heap, not a sorted list.
     queue = {"queue_running": [[1, "r"]], "queue_pending": [[2, "a"], [9, "c"], [5, "b"]]}
     assert [position_in(queue, prompt_id) for prompt_id in "rabc"] == [-1, 1, 2, 3]
     assert position_in(queue, "x") is None

@@ -1,4 +1,4 @@
-"""Node classes that a server replaces have a definition, so that graphs with them are accepted."""
+"""Node classes that a server replaces have definitions, so graphs that use them are accepted."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Nodes of packs with scripts for the editor name their pack."""
+"""Nodes name their pack if the pack has scripts for the editor."""
 
 from typing import Any
 
@@ -31,5 +31,5 @@ def test_quoted_names_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("scripts", [None, {}, "x", [1, None, "", "/", "/extensions/"]])
-def test_odd_lists_of_scripts_change_nothing(scripts: object) -> None:
+def test_malformed_lists_of_scripts_change_nothing(scripts: object) -> None:
     assert with_script_packs(NODES, scripts) == NODES

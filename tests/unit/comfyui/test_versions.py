@@ -1,4 +1,4 @@
-"""Versions of ComfyUI are compared by number, and the documentation lists the tried ones."""
+"""ComfyUI versions are compared by number, and the documentation lists the tested versions."""
 
 import ast
 
@@ -27,16 +27,16 @@ def test_versions_are_compared_by_number() -> None:
 
 
 @pytest.mark.parametrize(("version", "word"), [("0.3.10", "older"), ("0.38.1", "newer"), ("1.0", "newer")])
-def test_version_outside_the_tried_ones_has_a_note(version: str, word: str) -> None:
+def test_untested_version_has_a_note(version: str, word: str) -> None:
     assert f"ComfyUI {version} is {word} than" in str(version_note(version))
 
 
 @pytest.mark.parametrize("version", [*TRIED, "0.10.2", "unknown"])
-def test_version_between_the_tried_ones_has_no_note(version: str) -> None:
+def test_version_between_tested_versions_has_no_note(version: str) -> None:
     assert version_note(version) is None
 
 
-def test_documentation_lists_the_tried_versions() -> None:
+def test_documentation_lists_the_tested_versions() -> None:
     page = (ROOT / "docs/reference/comfyui-versions.md").read_text("utf-8")
     header = next(line for line in page.splitlines() if line.startswith("| Tried"))
     assert [cell.strip() for cell in header.strip("|").split("|")][1:] == list(TRIED)
@@ -44,7 +44,7 @@ def test_documentation_lists_the_tried_versions() -> None:
 
 
 def test_documentation_lists_every_row_of_the_suite() -> None:
-    """In the order of the suite, as `make compat ARGS=--write` writes them."""
+    """The rows have the order of the suite, in which `make compat ARGS=--write` writes them."""
     modules = [ast.parse((ROOT / "tests/compat" / name).read_text("utf-8")) for name in ("suite.py", "mixed_fleet.py")]
     functions = [node for module in modules for node in module.body if isinstance(node, ast.AsyncFunctionDef)]
     tests = [function for function in functions if function.name.startswith("test_")]

@@ -1,4 +1,4 @@
-"""The workflow hash: which graphs count as the same workflow."""
+"""The workflow hash decides which graphs count as the same workflow."""
 
 import json
 import random

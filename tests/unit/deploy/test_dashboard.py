@@ -1,4 +1,4 @@
-"""The dashboard shows every exported fleet metric, every gauge has an alert, and neither uses other metrics."""
+"""The dashboard shows every exported fleet metric, every gauge has an alert, and no other metrics are used."""
 
 import json
 import re
@@ -23,7 +23,7 @@ SCALING = {"comfyrelay_fleet_machines", *(f"comfyrelay_fleet_{name}" for name in
 }
 SERVERS = {"comfyrelay_autoscaling_has_leader", "comfyrelay_database_up"}
 EXPORTED = GAUGES | COUNTERS | SCALING | SERVERS
-# Unit names of Grafana.
+# Grafana's names of units.
 UNITS = {"short", "s", "percentunit"}
 
 
@@ -51,7 +51,7 @@ def test_all_metrics_are_documented() -> None:
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
-def test_expressions_use_exported_metrics_only(expression: str) -> None:
+def test_expressions_use_only_exported_metrics(expression: str) -> None:
     assert metrics_of(expression) or 'up{job="comfyrelay"}' in expression
     assert metrics_of(expression) <= EXPORTED
     assert labels(expression) <= {"fleet", "stage", "kind", "state", "call", "to", "database", "job"}

@@ -1,4 +1,4 @@
-"""The guides show the files of deploy/host."""
+"""The guides show the files in deploy/host."""
 
 from pathlib import Path
 

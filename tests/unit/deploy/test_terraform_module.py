@@ -158,7 +158,7 @@ def test_group_equals_the_blueprint(blueprint: Blueprint) -> None:
     [tags] = group["dynamic"]
     assert tags["tag"]["for_each"] == NAMES.tags
     assert tags["tag"]["content"][0]["propagate_at_launch"] is True
-    # Applying again keeps the number of instances.
+    # A further apply keeps the number of instances.
     assert group["lifecycle"] == [{"ignore_changes": ["desired_capacity"]}]
 
 

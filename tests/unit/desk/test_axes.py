@@ -73,7 +73,7 @@ def test_random_values_are_different_and_in_range(count: int, seed: int) -> None
     assert found == values("sampler_steps", f"{count} of 1..50", seed=seed)
 
 
-def test_random_values_of_the_range_of_a_seed_are_different() -> None:
+def test_random_values_in_the_range_of_a_seed_are_different() -> None:
     seed = Property.from_json({"key": "seed", "placeholder": "seed", "type": "number", "is_whole": True})
     [axis] = read_axes({"seed": f"500 of 0..{MAX_SEED}"}, [replace(seed, user_configurable=True)])
     assert len(set(axis.values)) == 500
@@ -89,7 +89,7 @@ def test_random_fractions_use_the_step() -> None:
     assert len(values("cfg", "100 of 1..2")) == 100
 
 
-# Numbers that would take seconds or raise another error.
+# Numbers that would otherwise take seconds or raise another error.
 HOSTILE = ("0..1e300", "1e300000", "Infinity", "sNaN", "9" * 5000, "1" * 100_000 + "x", "5 of 0..1e99")
 
 
@@ -125,6 +125,6 @@ def test_invalid_axis_names_its_field_and_the_reason(key: str, text: Any, part: 
     assert part in refused.detail
 
 
-def test_field_is_swept_once() -> None:
+def test_field_cannot_be_swept_twice() -> None:
     with pytest.raises(InvalidInput, match="swept twice"):
         read_axes({"steps": "1", "sampler_steps": "2"}, PROPERTIES)

@@ -1,4 +1,4 @@
-"""A job links to its ComfyUI only if the browser can reach that."""
+"""A job links to its ComfyUI only if the browser can reach that server."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_link_depends_on_browser_and_address(url: str | None, options: dict[str,
     assert link(attempt(url), **options) == found
 
 
-def test_last_attempt_decides() -> None:
+def test_link_leads_to_the_comfyui_of_the_last_attempt() -> None:
     assert link(attempt(LOCAL), attempt(OTHER, 2), is_local=True) == OTHER
 
 

@@ -1,4 +1,4 @@
-"""A few lists expand to the items of a batch."""
+"""Lists of values expand to the items of a batch."""
 
 import itertools
 import random
@@ -54,7 +54,7 @@ class TestProduct:
     def test_empty_request_is_one_item_with_the_defaults(self) -> None:
         assert expanded() == [PlannedItem(input=None)]
 
-    def test_items_have_the_common_values_and_listed_prompts_win(self) -> None:
+    def test_listed_prompts_override_the_common_values_of_items(self) -> None:
         items = expanded(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})
         assert [item.payload for item in items] == [
             {"steps": 4, "prompt": "a", "seed": 9},
@@ -210,7 +210,7 @@ class TestSweep:
         assert "3 values of Cfg and 2 values of Steps" in refused.detail
         assert list(refused.errors) == ["steps"]
 
-    def test_field_is_not_both_listed_and_swept(self) -> None:
+    def test_field_cannot_be_both_listed_and_swept(self) -> None:
         axis = SweepAxis(key="prompt", name="Prompt", values=["a"])
         assert list(refusal(prompts=["b"], sweep=[axis]).errors) == ["prompt"]
 

@@ -1,4 +1,4 @@
-"""Inputs from a folder, prompts from a file, and readable names."""
+"""Inputs are read from a folder, prompts from a file, and outputs get readable names."""
 
 import os
 import re

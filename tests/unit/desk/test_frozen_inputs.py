@@ -1,4 +1,4 @@
-"""Frozen inputs of script jobs."""
+"""Script jobs share frozen inputs."""
 
 import shutil
 from pathlib import Path

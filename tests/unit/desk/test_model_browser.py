@@ -1,4 +1,4 @@
-"""Which folder and which files a field of a form chooses from, and the trigger words of a file."""
+"""A form field offers the files of one model folder, and trigger words are read from a file."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def test_trigger_phrase_comes_before_frequent_tags() -> None:
 
 
 @pytest.mark.parametrize("tags", ["", "no json", "[1]", "7", None, 7, "[" * 100_000])
-def test_unreadable_tags_are_left_out(tags: object) -> None:
+def test_unreadable_tags_are_omitted(tags: object) -> None:
     assert trigger_words({"ss_tag_frequency": tags, "modelspec.trigger_phrase": 7}) == []
 
 

@@ -38,7 +38,7 @@ def test_linked_copy_from_before_a_kill_is_reused(tmp_path: Path) -> None:
 
 
 def test_linked_copy_of_another_job_is_not_shared(tmp_path: Path) -> None:
-    """The output of a job that reuses another is a link to the same file."""
+    """The output of a job that reuses the output of another job is a link to the same file."""
     source = write(tmp_path / "source", "output")
     put_file(source, tmp_path / "0001_cat.png", None)
     assert choose_name(source, tmp_path / "0001_cat.png", "0123abcd", ()).name == "0001_cat 0123abcd.png"
@@ -67,7 +67,7 @@ async def test_jobs_that_end_together_get_different_names(tmp_path: Path, monkey
     assert sorted(path.read_text() for path in (tmp_path / "output").iterdir()) == ["output 0", "output 1"]
 
 
-async def test_copies_before_a_failed_one_stay_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copies_before_a_failed_one_remain_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = OutputCopies(tmp_path / "output", data_dir=tmp_path / "data", umask=None)
     copies.engine = cast(Any, object())
     monkeypatch.setattr(copies, "_path", AsyncMock(return_value=tmp_path / "output" / "cat.png"))

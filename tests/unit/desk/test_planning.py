@@ -1,4 +1,4 @@
-"""Jobs of a sweep differ only in what is swept."""
+"""The jobs of a sweep differ only in the swept fields."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_jobs_without_a_sweep_draw_their_own_seeds() -> None:
         (BatchLists(sweep=SWEEP, seeds=SeedPlan(mode=SeedMode.FIXED, start=7)), {}),
     ],
 )
-def test_seed_that_is_given_stays(lists: BatchLists, more: Any) -> None:
+def test_given_seed_is_kept(lists: BatchLists, more: Any) -> None:
     found = payloads(lists, **more)
     assert {payload["seed"] for payload in found} == {7}
     assert not any("noise_seed" in payload for payload in found)
@@ -58,7 +58,7 @@ def test_increment_counts_the_tries_of_a_sweep() -> None:
     assert [payload["seed"] for payload in found] == [7, 8] * 3
 
 
-def test_seed_of_an_effect_stays() -> None:
+def test_seed_of_an_effect_is_kept() -> None:
     found = payloads(BatchLists(sweep=SWEEP), overrides={"seed": 7})
     assert not any("seed" in payload for payload in found)
     assert len({payload["noise_seed"] for payload in found}) == 1

@@ -1,4 +1,4 @@
-"""The command line of a script job has the documented options, and only what the configuration allows."""
+"""The command line of a script job has the documented options and only values that the configuration allows."""
 
 import sys
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_path_out_of_its_folder_is_refused(tmp_path: Path, field: str, path: str
     assert set(refused.value.errors) == {field}
 
 
-def test_templates_are_the_graphs_in_the_folder_itself(tmp_path: Path) -> None:
+def test_templates_are_the_graphs_directly_in_the_folder(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     (tmp_path / "key.json").write_text("{}")
     folder = settings.template_folder

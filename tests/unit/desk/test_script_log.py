@@ -1,4 +1,4 @@
-"""Output of any bytes and chunks becomes lines, and a log file has a size limit."""
+"""Output in any encoding and in any chunks becomes lines, and a log file has a size limit."""
 
 import re
 import sys

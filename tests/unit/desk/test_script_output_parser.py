@@ -1,4 +1,4 @@
-"""Parsing a script's output: progress, saved files, the seed, and the error."""
+"""Progress, saved files, the seed and the error are parsed from a script's output."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.support.full import full_only
         ("Processing 3/10: cat.png", ScriptProgress(0.2, 3, 10)),
         ("Image 1 of 2", ScriptProgress(0.0, 1, 2)),
         ("[4/4] 100%", ScriptProgress(1.0, 4, 4)),
-        # none of these is progress
+        # none of these lines is progress
         ("nothing to see", None),
         ("VRAM 80% used", None),
         ("GPU utilisation: 97%", None),
@@ -155,7 +155,7 @@ def test_prompt_text_is_not_parsed_as_script_output(tmp_path: Path, echoed: str)
     assert parser.seed is None
     assert saved_files(parser.candidates, folders=[tmp_path], since=time.time()) == []
     assert "forged" not in error_sentence(parser.tail, 1).lower()
-    # the script's own lines still count
+    # lines of the script itself are still parsed
     new.write_bytes(b"x")
     assert parser.add("[1/2] cat.png · seed: 42") == ScriptProgress(0.0, 1, 2)
     parser.add(f"Saved: {new}")
@@ -336,5 +336,5 @@ invalid prompt: {'type': 'prompt_outputs_failed_validation', 'message': 'Prompt 
 
 
 @pytest.mark.parametrize("log", ["", "got prompt", "invalid prompt: {'type", "* KSampler 3:\n  - broken"])
-def test_log_without_a_refusal_explains_nothing(log: str) -> None:
+def test_log_without_a_refusal_has_no_explanation(log: str) -> None:
     assert refusal_in_log(log.splitlines()) is None

@@ -79,7 +79,7 @@ def test_file_gives_its_lines_and_may_name_other_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "..", "a/../../secret", ".hidden"])
-def test_names_that_lead_elsewhere_are_plain_text(name: str, tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_folder_are_plain_text(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     folder = tmp_path / "wildcards"
     folder.mkdir()
@@ -111,7 +111,7 @@ def test_unusable_file_is_refused_with_its_name(content: bytes, reason: str, tmp
 
 
 def test_files_that_many_lines_name_are_counted_once(tmp_path: Path) -> None:
-    # Counted again for each line, this would take hours.
+    # Counting a file again for each line would take hours.
     for number in range(6):
         line = f"__f{number + 1}__ x" if number < 5 else "x"
         (tmp_path / f"f{number}.txt").write_text("\n".join([line] * 60))
@@ -128,7 +128,7 @@ def test_missing_file_and_deep_nesting_are_explained(tmp_path: Path) -> None:
 
 
 class TestPlan:
-    def test_prompts_stay_as_they_are_unless_wildcards_are_on(self) -> None:
+    def test_prompts_are_unchanged_unless_wildcards_are_on(self) -> None:
         [item] = plan_items(BatchLists(prompts=["{a|b} __x__"]), PROPERTIES, base={}).items
         assert item.payload == {"prompt": "{a|b} __x__"}
 
@@ -153,7 +153,7 @@ class TestPlan:
         assert one == same
         assert len({item.payload["prompt"] for item in one}) > 1
 
-    def test_default_prompt_has_wildcards_too(self) -> None:
+    def test_default_prompt_may_have_wildcards(self) -> None:
         lists = BatchLists(wildcards=WildcardMode.RANDOM, tries=40)
         found = plan_items(lists, PROPERTIES, base={})
         assert {item.payload["prompt"] for item in found.items} == {"a red fox", "a blue fox"}

@@ -1,4 +1,4 @@
-"""The page of ComfyUI's API documents every route."""
+"""The page about ComfyUI's API documents every route."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The documentation is complete, matches the code, and has no broken link."""
+"""The documentation is complete, matches the code, and has no broken links."""
 
 import dataclasses
 import inspect
@@ -55,7 +55,7 @@ def section(text: str, heading: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Return every command by its full name, with its options."""
+    """Yield every command by its full name, with its options."""
     pending: list[tuple[str, Any]] = [("comfyrelay", typer.main.get_command(app))]
     while pending:
         name, command = pending.pop()
@@ -65,7 +65,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors that GitHub generates for a page's headings."""
     headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", read(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -89,7 +89,7 @@ def test_every_command_and_option_is_documented() -> None:
         if f"`{option}`" not in (text if name == "comfyrelay" else section(text, f"## {name}"))
     ]
     assert missing == []
-    # commands without options need a heading, too
+    # commands without options also need a heading
     assert [name for name, _ in commands() if name != "comfyrelay" and f"\n## {name}\n" not in text] == []
 
 
@@ -221,7 +221,7 @@ def test_every_page_is_reachable_from_the_readme() -> None:
             reached.add(page)
             found = [(page.parent / link.partition("#")[0]).resolve() for here, link in links() if here == page]
             pending.extend(target for target in found if target.suffix == ".md")
-            # The site and GitHub list the records of this folder.
+            # The site and GitHub list the decision records in this folder.
             pending.extend(page.parent.glob("0*.md") if page == ROOT / "docs" / "adr" / "README.md" else ())
     assert sorted(set(PAGES) - reached) == []
 
@@ -252,7 +252,7 @@ def test_places_named_in_the_architecture_exist() -> None:
     places = re.findall(r"`([\w/-]+(?:/|\.(?:md|py|toml)))`", read(ARCHITECTURE))
     assert places
     roots = (ROOT / "src" / "comfyrelay", ROOT)
-    # `http/` and the like are folders of the package that the row names
+    # names such as `http/` are folders of the package that the row names
     assert [place for place in places if "/" in place[:-1] and not any((root / place).exists() for root in roots)] == []
 
 

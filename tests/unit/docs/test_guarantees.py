@@ -13,7 +13,7 @@ from tests.unit.docs.test_docs import read
 
 GUARANTEES: list[dict[str, Any]] = [guarantee for area in read_areas() for guarantee in area["guarantee"]]
 TABLES = [*central.metadata.tables.values(), *tenant.metadata.tables.values()]
-# Triggers are created by migrations, and are not in the table definitions.
+# Migrations create triggers, which are not in the table definitions.
 TRIGGERS = {"token_transactions_append_only"}
 
 

@@ -1,4 +1,4 @@
-"""The table of listeners in the how-to for operators names every module that listens, with its default address."""
+"""The table of listeners in the guide for operators names every module that listens, with its default address."""
 
 import inspect
 import re
@@ -20,7 +20,7 @@ LISTENING = re.compile(
     r"|UnixSite|add_insecure_port|add_secure_port|start_http_server|serve_forever)\("
     r"|\"--listen\", LOOPBACK|\bPIPES: str\("
 )
-# They define the helper, or close the socket at once.
+# These modules define the helper or close the socket at once.
 HELPERS = {"http_client.py", "desk/doctor.py"}
 
 
@@ -42,7 +42,7 @@ def test_every_module_that_listens_is_in_the_table() -> None:
     assert {cells[-1].strip("` ") for cells in table().values()} == found - HELPERS
 
 
-def test_listeners_are_reachable_on_loopback_only_by_default() -> None:
+def test_listeners_are_reachable_only_on_loopback_by_default() -> None:
     addresses = {name: cells[0] for name, cells in table().items()}
     settings = Settings()
     assert addresses["server"] == addresses["desk"] == f"`{settings.host}:{settings.port}`"

@@ -1,4 +1,4 @@
-"""The form of an author is kept: its fields, their order and labels, and its outputs."""
+"""The form of a workflow's author keeps its fields, their order and labels, and its outputs."""
 
 from typing import Any
 
@@ -47,17 +47,17 @@ def test_roles_are_recognised_among_the_fields() -> None:
     assert found.roles == {"prompt": "prompt", "seed": "seed"}
 
 
-def test_text_is_the_prompt_if_the_main_prompt_is_no_field() -> None:
+def test_text_is_the_prompt_if_the_main_prompt_is_not_a_field() -> None:
     graph = {**SDXL, "6": node("CLIPTextEncode", text=["66", 0], clip=["4", 1])}
     graph["66"] = node("JoinTexts", text_a="a long introduction of the picture, which nobody changes", prompt_b="a fox")
     assert described(field("Subject", ("66", "prompt_b")), graph=graph).roles == {"prompt": "prompt"}
 
 
-def test_role_may_depend_on_inputs_that_are_no_fields() -> None:
+def test_role_may_depend_on_inputs_that_are_not_fields() -> None:
     assert form(described(field("How high", ("5", "height")), SEED)) == [("How high", "height"), ("Dice", "seed")]
 
 
-def test_equal_labels_stay_equal() -> None:
+def test_equal_labels_are_not_changed() -> None:
     found = described(field("side", ("5", "width")), field("side", ("5", "height")), SEED)
     assert [label for label, _ in form(found)] == ["side", "side", "Dice"]
 
@@ -89,7 +89,7 @@ def test_first_file_of_the_author_is_the_primary_input() -> None:
     assert [(fields["label"], fields["is_primary_input"]) for fields in found.properties] == [("B", True), ("A", False)]
 
 
-def test_file_that_is_no_field_stays_in_the_graph() -> None:
+def test_file_that_is_not_a_field_remains_in_the_graph() -> None:
     file = next(node_id for node_id, entry in WAN.items() if entry["class_type"] == "LoadImage")
     found = described(field("Seed", ("86", "noise_seed")), graph=WAN)
     assert found.graph[file] == WAN[file]
@@ -105,7 +105,7 @@ def test_each_job_draws_a_seed_if_the_form_has_none() -> None:
     assert property_of(found, "seed")["maximum"] == 2**64 - 1
 
 
-def test_seed_of_the_form_leaves_other_seeds_as_they_are() -> None:
+def test_seed_of_the_form_does_not_change_other_seeds() -> None:
     graph = {**SDXL, "80": {**SDXL[SAMPLER], "inputs": {**SDXL[SAMPLER]["inputs"], "seed": 99}}}
     graph["81"] = node("SaveImage", images=["80", 0], filename_prefix="x")
     assert described(SEED, graph=graph).graph["80"]["inputs"]["seed"] == 99
@@ -137,7 +137,7 @@ def test_first_output_of_the_author_is_the_cover() -> None:
     assert saver in found.graph
 
 
-def test_outputs_that_the_author_leaves_out_do_not_run() -> None:
+def test_outputs_that_the_author_omits_do_not_run() -> None:
     found = described(SEED, outputs=("52", "404"), graph=with_preview())
     assert "52" in found.graph
     assert not {"50", "51"} & found.graph.keys()
@@ -149,5 +149,5 @@ def test_output_runs_if_a_field_of_the_form_is_for_it() -> None:
     assert found.output_node_id == "52"
 
 
-def test_outputs_that_are_no_output_nodes_say_nothing() -> None:
+def test_listed_outputs_that_are_not_output_nodes_are_ignored() -> None:
     assert described(outputs=(SAMPLER, "404")) == describe_graph(SDXL, OBJECT_INFO)

@@ -1,4 +1,4 @@
-"""Describing a graph: its values become typed properties, and the defaults give the same graph again."""
+"""Describing a graph turns its values into typed properties, whose defaults give the same graph again."""
 
 import json
 from copy import deepcopy
@@ -33,7 +33,7 @@ from tests.support.form_graphs import (
 from tests.support.simulator_files import OBJECT_INFO_RECORDED
 
 every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
-# from a real server with nothing installed
+# recorded from a real server without custom nodes or models
 RECORDED = json.loads(OBJECT_INFO_RECORDED.read_text())
 with_and_without = pytest.mark.parametrize(
     "object_info", [OBJECT_INFO, RECORDED, None], ids=["defined", "recorded", "guessed"]
@@ -95,7 +95,7 @@ class TestRoundTrip:
         assert "99" not in described.graph
         assert "image" not in keys(described)
 
-    def test_text_that_looks_like_a_placeholder_stays_a_text(self) -> None:
+    def test_text_that_looks_like_a_placeholder_remains_a_text(self) -> None:
         graph = changed(SDXL, "6", text="say {{SEED}} and {{PROMPT}}")
         described = describe_graph(graph, OBJECT_INFO)
         assert filled_graph(described) == graph
@@ -239,7 +239,7 @@ class TestRoles:
         described = describe_graph({**changed(SDXL, "3", latent_image=["20", 0]), "20": first}, OBJECT_INFO)
         assert places(described, "seed") == {("3", "seed")}
 
-    def test_zeroed_prompt_is_no_negative_prompt(self) -> None:
+    def test_zeroed_prompt_is_not_a_negative_prompt(self) -> None:
         assert "negative_prompt" not in describe_graph(VIDEO_TO_VIDEO, OBJECT_INFO).roles
         other = {**VIDEO_TO_VIDEO, "7": node("ConditioningZeroOut", conditioning=["20", 0])}
         described = describe_graph(
@@ -285,7 +285,7 @@ class TestRoles:
         graph = changed({**SDXL, **pose, **start}, "3", positive=["2", 0], latent_image=["41", 0])
         assert places(describe_graph(graph, OBJECT_INFO), "image") == {("40", "image")}
 
-    def test_first_frame_is_primary_over_a_video(self) -> None:
+    def test_first_frame_takes_precedence_over_a_video(self) -> None:
         graph = {**WAN, "1": node("VHS_LoadVideo", video="moves.mp4")}
         described = describe_graph(changed(graph, "98", frames=["1", 0]), OBJECT_INFO)
         assert [property_["key"] for property_ in described.properties if property_["is_primary_input"]] == ["image"]
@@ -498,12 +498,12 @@ class TestOutput:
         ("format_", "extension"),
         [("image/gif", "gif"), ("video/ProRes", "mov"), ("video/h264-mp4", "mp4"), ("video/nvenc_hevc-mp4", "mp4")],
     )
-    def test_saver_format_gives_the_extension_and_is_no_property(self, format_: str, extension: str) -> None:
+    def test_saver_format_gives_the_extension_and_is_not_a_property(self, format_: str, extension: str) -> None:
         found = describe_graph(changed(WAN_WRAPPER, "30", format=format_), OBJECT_INFO)
         assert found.output_extension == extension
         assert found.graph["30"]["inputs"]["format"] == format_
 
-    def test_video_wins_over_its_frames_and_a_file_over_a_preview(self) -> None:
+    def test_video_is_preferred_to_its_frames_and_a_file_to_a_preview(self) -> None:
         frames = {
             "200": node("SaveImage", images=["202", 0]),
             "201": node("PreviewImage", images=["202", 0]),
@@ -513,7 +513,7 @@ class TestOutput:
         assert describe_graph({**frames, **WAN}, OBJECT_INFO).output_node_id == "108"
         assert describe_graph({**SDXL, "1": node("PreviewImage", images=["8", 0])}, OBJECT_INFO).output_node_id == "9"
 
-    def test_unknown_saver_wins_over_a_preview(self) -> None:
+    def test_unknown_saver_is_preferred_to_a_preview(self) -> None:
         graph = {
             **SDXL,
             "9": node("Image Saver", extension="jpg", images=["8", 0]),
@@ -535,7 +535,7 @@ class TestOutput:
         name, known = next(iter(inputs)), {shower: definition(output=True, **inputs)}
         shown: dict[str, Any] = {name: ["1", 0]}
         graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
-        # also if only the class name shows it
+        # this also holds if only the class name shows that it is text
         for info in (known, *([] if "Anything" in shower else [None])):
             found = describe_graph(graph, info)
             assert (found.output_node_id, found.output_extension, found.output_mime_type) == ("2", "txt", "text/plain")

@@ -1,4 +1,4 @@
-"""Describe hostile graphs, and ordinary ones that once failed."""
+"""Hostile graphs can be described quickly, and so can ordinary graphs that once failed."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def linked(count: int, fan_out: int, class_type: str, name: str, **values: Any) 
     return {**nodes, "saver": node("SaveImage", images=["0", 0])}
 
 
-# These graphs would take minutes or hours if every part caused another walk.
+# These graphs would take minutes or hours if every part caused another traversal.
 
 
 def test_input_name_may_have_many_digits() -> None:

@@ -1,4 +1,4 @@
-"""The order and labels of a form, and the linked steps of chained samplers."""
+"""A form has a sensible order and clear labels, and chained samplers share their steps."""
 
 import json
 import re
@@ -108,7 +108,7 @@ class TestLabels:
         found = labels(describe_graph(WAN, OBJECT_INFO))
         assert {"CFG, first sampler", "CFG, second sampler", "Switch to second sampler at step"} <= set(found)
 
-    def test_author_title_wins(self) -> None:
+    def test_author_title_takes_precedence(self) -> None:
         graph = deepcopy(WAN)
         graph["85"]["_meta"]["title"] = "Polish"
         graph["86"]["_meta"]["title"] = "KSampler (Advanced) - DRAFT"
@@ -145,7 +145,7 @@ class TestLabels:
         try:
             described = template(name)
         except ComfyError:
-            # it needs nodes that the recorded server does not have
+            # this template needs nodes that the recorded server does not have
             return
         found = labels(described)
         assert len(set(found)) == len(found)
@@ -172,7 +172,7 @@ def _groups(described: DescribedWorkflow) -> list[str]:
 
 
 class TestChains:
-    def test_chained_samplers_have_one_number_of_steps_and_borders_follow(self) -> None:
+    def test_chained_samplers_share_their_steps_and_borders_follow(self) -> None:
         described = describe_graph(WAN_22, OBJECT_INFO)
         graph = run_with(described, {"steps": 8})
         one, other = graph["57"]["inputs"], graph["58"]["inputs"]
@@ -266,7 +266,7 @@ def test_labels_with_the_name_of_their_node_do_not_repeat_its_words() -> None:
     ]
 
 
-def test_equal_models_of_two_nodes_say_their_node() -> None:
+def test_equal_models_of_two_nodes_are_labelled_with_their_node() -> None:
     loras = {
         "20": node("LoraLoader", lora_name="a.safetensors", strength_model=1.0, model=["4", 0]),
         "21": node("LoraLoaderModelOnly", lora_name="b.safetensors", strength_model=1.0, model=["20", 0]),

@@ -1,4 +1,4 @@
-"""All installed packages are pinned, so that builds are repeatable."""
+"""All installed packages are pinned, so builds are reproducible."""
 
 import re
 import tomllib
@@ -49,7 +49,7 @@ def test_lock_files_contain_all_required_packages() -> None:
 
 
 @pytest.mark.parametrize("name", ["desk.txt", "server.txt", "worker.txt"])
-def test_installed_versions_are_the_tested_ones(name: str) -> None:
+def test_locked_versions_are_the_tested_versions(name: str) -> None:
     tested = {(name, version) for name, version, _ in _pins("dev.txt")}
     assert {(name, version) for name, version, _ in _pins(name)} <= tested
 

@@ -1,4 +1,4 @@
-"""The workflows for the hosted runner call commands that exist."""
+"""The CI workflows call commands that exist."""
 
 import re
 import tarfile

@@ -1,4 +1,4 @@
-"""Behaviour on Windows: run there directly, and elsewhere in a process that simulates it (test_without_posix.py)."""
+"""Behaviour on Windows; other systems run these tests in a process that simulates it (test_without_posix.py)."""
 
 import asyncio
 import errno
@@ -113,7 +113,7 @@ async def test_stop_signal_wakes_the_waiting_loop() -> None:
 
 async def test_keys_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pressed: asyncio.Queue[str] = asyncio.Queue()
-    # under pytest, stdin is no terminal
+    # under pytest, stdin is not a terminal
     monkeypatch.setattr(sys, "stdin", Terminal())
     with terminal.keys(pressed.put_nowait):
         assert [await pressed.get() for _ in "pq"] == ["p", "q"]

@@ -15,7 +15,7 @@ def test_written_file_replaces_the_old_one_and_leaves_no_other_file(tmp_path: Pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_secret_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_secret_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     write(tmp_path / "token", b"secret", mode=0o600)
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
@@ -62,7 +62,7 @@ def test_leftover_part_file_is_reused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_first_writer_of_a_new_file_wins(tmp_path: Path) -> None:
+def test_only_the_first_writer_creates_a_new_file(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
     assert write_new(path, b"first", mode=0o600)
     assert not write_new(path, b"second", mode=0o600)

@@ -1,4 +1,4 @@
-"""The number of spare processor cores, from their recent load."""
+"""The number of spare processor cores is computed from their recent load."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from comfyrelay.system.spare_capacity import CORES, WINDOW_SECONDS, CoreBudget, 
 
 
 class Machine:
-    """Sixteen cores with some load; a container on it may use fewer."""
+    """A machine with sixteen cores and some load; a container may use fewer cores."""
 
     def __init__(self, *more: CoreBudget) -> None:
         self.now = self.worked = 0.0
@@ -51,7 +51,7 @@ def test_cpu_time_of_the_machine_advances() -> None:
     assert SpareCores()(0) <= CORES
 
 
-# By version of control groups: the group of this process, and the files that give its container 2.5 cores.
+# For each version of control groups, the group of this process and the files that give its container 2.5 cores.
 CONTAINERS = {
     "second": (
         "0::/pod/worker\n",
@@ -93,6 +93,6 @@ def test_work_of_other_processes_does_not_reduce_a_quota() -> None:
 
 
 @pytest.mark.parametrize("files", [{"cpu.max": "max 100000"}, {"cpu.max": "garbage"}, {}])
-def test_machine_is_the_limit_without_a_quota(tmp_path: Path, files: dict[str, str]) -> None:
+def test_cores_of_the_machine_are_the_limit_without_a_quota(tmp_path: Path, files: dict[str, str]) -> None:
     assert container(tmp_path, "0::/\n1:cpu:/\n", files) == []
     assert quotas(tmp_path, tmp_path / "missing") == []

@@ -1,4 +1,4 @@
-"""Child processes get a fixed list of variables, and no secret of this process."""
+"""Child processes inherit only a fixed list of variables, and no secrets of this process."""
 
 import re
 
@@ -17,7 +17,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_variable_outside_of_the_list_is_inherited_only_if_named(name: str) -> None:
+def test_variable_outside_the_list_is_inherited_only_if_named(name: str) -> None:
     assert inherited_environment((), {name: "x"}) == {}
     assert inherited_environment([name], {name: "x"}) == {name: "x"}
 

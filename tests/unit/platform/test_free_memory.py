@@ -1,4 +1,4 @@
-"""Free memory of the machine, and within the limit of a container."""
+"""In a container, free memory is the rest of its limit; otherwise it is the machine's free memory."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def free_bytes(folder: Path, own: str, files: dict[str, str]) -> list[int]:
 
 
 @pytest.mark.parametrize("version", CONTAINERS)
-def test_container_memory_is_its_limit_less_use_without_file_cache(tmp_path: Path, version: str) -> None:
+def test_container_memory_is_its_limit_minus_use_without_file_cache(tmp_path: Path, version: str) -> None:
     assert free_bytes(tmp_path, *CONTAINERS[version]) == [400]
 
 

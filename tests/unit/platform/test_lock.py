@@ -1,4 +1,4 @@
-"""A folder that one process uses at a time."""
+"""Only one process at a time can use a folder."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.folder_lock import FolderLock
 
 
-def test_read_only_folder_is_a_clear_error(tmp_path: Path) -> None:
+def test_unusable_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     with pytest.raises(
         ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a writable folder"

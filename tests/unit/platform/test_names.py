@@ -1,4 +1,4 @@
-"""Windows names and paths, on any system."""
+"""Names and paths are made valid for Windows on every system."""
 
 import unicodedata
 from pathlib import Path, PureWindowsPath
@@ -85,7 +85,7 @@ def test_names_that_differ_only_in_case_stay_distinct() -> None:
 @pytest.mark.parametrize(
     "folder", ["C:\\out", "C:\\Users\\somebody\\" + 12 * "a long name\\", "\\\\server\\share\\out"]
 )
-def test_name_is_cut_to_the_path_limit_of_windows(folder: str) -> None:
+def test_name_is_truncated_to_the_path_limit_of_windows(folder: str) -> None:
     place = PureWindowsPath(folder)
     name = readable_name(
         "a cat on the moon " * 20, 2**64 - 1, 12, "png", max_length=safe_names.max_name_length(place, windows=True)

@@ -1,4 +1,4 @@
-"""Progress reports of workers."""
+"""Progress reports of workers are read tolerantly and sent strictly."""
 
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ def test_unknown_fields_are_not_sent() -> None:
 def test_invalid_progress_fields_are_ignored() -> None:
     strange = {"value": "x", "step": True, "steps": [], "node_id": 7, "node": {}, "began_at": "yesterday", "mine": 1}
     assert Progress.from_report(strange) == Progress()
-    # the time zone is missing
+    # without a time zone
     assert Progress.from_report({"began_at": "2030-01-01T00:00:00"}).began_at is None
 
 

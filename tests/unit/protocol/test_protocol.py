@@ -67,7 +67,7 @@ def with_unknown_fields(value: Any) -> Any:
 
 
 def is_closed(annotation: Any) -> bool:
-    """Return whether it contains a closed set of values anywhere."""
+    """Return whether a type contains a closed set of values anywhere."""
     inner = get_args(annotation)
     if get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum)):
         return True
@@ -104,7 +104,7 @@ def test_worker_requests_ignore_unknown_fields(model: type[BaseModel]) -> None:
     assert model.model_config["extra"] == "ignore"
 
 
-# The required fields of the worker protocol's models.
+# The required fields of the worker protocol's models
 NEEDED: dict[str, Any] = {
     "assets": {},
     "dispatch_id": 1,
@@ -148,7 +148,7 @@ def test_absent_and_null_fields_mean_the_default(model: type[BaseModel]) -> None
 
 
 def values_with(annotation: Any, text: str) -> list[Any]:
-    """Values of a type, one for every place that accepts a text, with this text there."""
+    """Return values of a type: for each place that accepts a text, one value with this text there."""
     inner = get_args(annotation)
     if get_origin(annotation) in (list, tuple):
         return [[item] for item in values_with(inner[0], text)]
@@ -166,7 +166,7 @@ def values_with(annotation: Any, text: str) -> list[Any]:
 
 @pytest.mark.parametrize("model", [*models(base.Request), *models(base.WorkerRequest)])
 def test_unstorable_text_is_refused_in_every_request(model: type[BaseModel]) -> None:
-    """Such a text would fail the whole transaction that its call shares with others."""
+    """Such a text would fail the whole transaction that its call shares with other calls."""
     for name, field in model.model_fields.items():
         for value in (*values_with(field.annotation, "a\0b"), *values_with(field.annotation, "a\ud800b")):
             with pytest.raises(ValidationError) as refused:
@@ -238,7 +238,7 @@ async def test_worker_ignores_fields_of_a_newer_control_plane(stop: str | None) 
     await plane.close()
 
 
-async def test_foreign_answer_does_not_end_a_lease() -> None:
+async def test_answer_of_another_service_does_not_end_a_lease() -> None:
     plane = ControlPlane("http://plane.test", worker_id="w")
     strange = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": {"of": "somebody else"}}))
     plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=strange)
@@ -289,7 +289,7 @@ def test_error_round_trips(error: ComfyRelayError) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"type": "urn:comfyrelay:not_found"}, {"type": "about:blank", "detail": "Off"}])
-def test_answer_without_problem_fields_is_no_error(body: dict[str, str]) -> None:
+def test_answer_without_problem_fields_is_not_an_error(body: dict[str, str]) -> None:
     assert error_from_response(httpx.Response(404, json=body)) is None
 
 
@@ -324,7 +324,7 @@ def test_misspelt_field_raises() -> None:
 def test_request_fields_are_passed_by_name() -> None:
     item = jobs.Item(input_payload={"prompt": "a cat"})
     batch = jobs.NewBatch(items=[item], label="Cats")
-    # unchanged: models stay models
+    # nested models are passed unchanged
     assert batch.fields()["items"] == [item]
     assert batch.fields().keys() == jobs.NewBatch.model_fields.keys()
     assert batch.fields(jobs.Submission).keys() == jobs.Submission.model_fields.keys()

@@ -1,4 +1,4 @@
-"""A worker id is a part of URLs of the console."""
+"""Worker ids are part of console URLs, so not every text is accepted."""
 
 import re
 from pathlib import Path

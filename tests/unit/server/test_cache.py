@@ -1,4 +1,4 @@
-"""The cache of lookups."""
+"""The cache stores results of lookups."""
 
 from comfyrelay.server.http.cache import Cached
 

@@ -1,4 +1,4 @@
-"""The API documentation has a valid example of every required body."""
+"""The API documentation has a valid example for every required body."""
 
 import json
 from typing import Any

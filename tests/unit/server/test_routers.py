@@ -1,4 +1,4 @@
-"""A router is imported, and its routes are tried, only for its own paths."""
+"""A router is imported and its routes are tried only for its own paths."""
 
 import sys
 from types import ModuleType
@@ -35,7 +35,7 @@ class Module(ModuleType):
 
 
 class Application:
-    """An application of three routers that records which of them are loaded and tried."""
+    """An application with three routers, which records the routers that are loaded and tried."""
 
     def __init__(self) -> None:
         self.app = LazyApp()

@@ -48,7 +48,7 @@ def test_temporary_file_of_a_killed_server_is_removed(tmp_path: Path, is_first: 
     assert [path.name for path in tmp_path.iterdir()] == ["secrets.json"]
 
 
-def test_server_whose_temporary_file_was_removed_reads_the_file_of_the_other(
+def test_server_whose_temporary_file_was_removed_reads_the_other_servers_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = files.link_new

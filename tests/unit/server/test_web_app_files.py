@@ -1,4 +1,4 @@
-"""How the web app is served, and the page shown while it is not built."""
+"""The web app is served with its scripts; while it is not built, a page says how to build it."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""Texts of a guest follow the policy for tenants, also on a desk, which has no policy for its owner."""
+"""Texts of a guest follow the policy for tenants, even on a desk, which has no policy for its owner."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Delayed entries are delivered with later ones, and leave the outbox when all of them have been applied.
+"""Delayed entries are delivered together with later entries, and leave the outbox once all of them are applied.
 
 Submitted entries leave the outbox of their shard in batches.
 """
@@ -18,7 +18,7 @@ from tests.support.world import START
 
 
 class Shard:
-    """Applies everything once released; records the entries it got and the ones that left the outbox."""
+    """Apply all entries once released; record the received entries and the entries that left the outbox."""
 
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_entry_stays_in_the_outbox_until_its_last_part_is_applied(shard: S
     shard.is_open.clear()
     first = asyncio.create_task(delivery.deliver([entry(2, "x", version=2)]))
     await shard.apply_started.wait()
-    # started as a whole while a part of it is being applied
+    # delivery of the whole entry begins while a part of it is being applied
     everything = asyncio.create_task(delivery.idle())
     await asyncio.sleep(0)
     shard.is_open.set()

@@ -1,4 +1,4 @@
-"""Header values from user input."""
+"""Header values built from user input are safe."""
 
 import re
 from urllib.parse import unquote

@@ -1,4 +1,4 @@
-"""Grants: only signed ones are verified."""
+"""Only signed grants are accepted."""
 
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl
@@ -39,7 +39,7 @@ def test_signed_url_is_verified(grant: UrlGrant) -> None:
 
 @settings(deadline=None)
 @given(signed=_grants, wanted=_grants)
-def test_signature_is_for_one_grant_only(signed: UrlGrant, wanted: UrlGrant) -> None:
+def test_signature_is_valid_for_only_one_grant(signed: UrlGrant, wanted: UrlGrant) -> None:
     assume(signed != wanted)
     forged = {**query(wanted), "signature": query(signed)["signature"]}
     with pytest.raises(Forbidden, match="is invalid"):
@@ -62,7 +62,7 @@ def test_invalid_number_is_refused(number: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "allowed"), [("GET", True), ("HEAD", True), ("PUT", False), ("get", False)])
-def test_get_grant_allows_get_and_head_only(method: str, allowed: bool) -> None:
+def test_get_grant_allows_only_get_and_head(method: str, allowed: bool) -> None:
     fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES))
     if allowed:
         assert verify(method, "a", fields, secrets=["first secret"], now=NOW).method == "GET"

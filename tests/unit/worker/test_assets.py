@@ -1,4 +1,4 @@
-"""The cache of effect assets: assets in use stay, old ones are removed, and invalid content is refused."""
+"""The cache of effect assets keeps assets in use, removes old ones, and refuses invalid content."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ async def get(cache: AssetCache, number: int) -> Path:
 
 
 async def use(cache: AssetCache, *numbers: int) -> None:
-    """Use these assets one after the other, like a job."""
+    """Use these assets in sequence, as a job does."""
     for number in numbers:
         cache.release(await get(cache, number))
 
@@ -106,7 +106,7 @@ async def test_removal_calls_the_callback(folder: Path) -> None:
     await use(cache, 1, 2, 3)
     assert removed == [f"{digest(1)}.png"]
     assert set(cache.names) == {f"{digest(2)}.png", f"{digest(3)}.png"}
-    # also at startup, with another limit
+    # this also happens at startup with another limit
     AssetCache(folder, max_bytes=10, on_removed=removed.append)
     assert removed[1:] == [f"{digest(2)}.png"]
 

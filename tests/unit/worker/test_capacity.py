@@ -1,4 +1,4 @@
-"""When a worker polls for another job, and the capacity that it reports."""
+"""Capacity decides when a worker polls for another job."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The remaining time of a run, and whether it may continue when the worker must stop."""
+"""The remaining time of a run is estimated, to decide whether it may continue when the worker must stop."""
 
 import pytest
 
@@ -20,17 +20,17 @@ from comfyrelay.worker.estimate import MAX_WORKFLOWS, TypicalDurations, fits, se
         (0, 0.0, 60, 60),
         (20, 0.0, 60, 40),
         (60, 0.0, 60, 0),
-        # longer than usual: the same delay again
+        # longer than usual: expect the same delay again
         (61, 0.0, 60, 1),
         (200, 0.0, 60, 140),
-        # both known: the larger
+        # both are known: the larger estimate applies
         (1, 0.5, 60, 59),
         (20, 0.1, 60, 180),
         (20, 0.5, 40, 20),
-        # longer than usual, nearly done: only its progress counts
+        # longer than usual, but nearly done: only the progress counts
         (297, 0.99, 60, 3),
         (60, 0.5, 60, 60),
-        # done earlier than usual, because much of it was cached
+        # done earlier than usual, because much of the run was cached
         (1, 1.0, 60, 0),
         (1, 1.01, 60, 0),
     ],
@@ -52,7 +52,7 @@ def test_remaining_seconds_of_a_run(elapsed: float, progress: float, typical: fl
         # the end is unknown
         (None, 120, 0, False),
         (None, 0, 0, False),
-        # no hurry
+        # there is no deadline
         (None, None, 10, True),
         (100_000, None, 10, True),
     ],

@@ -31,7 +31,7 @@ def results(folder: Path, comfyui: str | None = "0.7.0") -> PackingResults:
     return PackingResults(folder / packing_results.FILE, comfyui=comfyui)
 
 
-def test_result_is_found_again_only_for_the_same_gpu_and_comfyui(tmp_path: Path) -> None:
+def test_result_is_used_only_for_the_same_gpu_and_comfyui(tmp_path: Path) -> None:
     results(tmp_path).save(saved())
     assert results(tmp_path).of("NVIDIA H200", 141 * GIB) == {"w": saved()}
     assert results(tmp_path).of("NVIDIA H100", 141 * GIB) == {}
@@ -80,13 +80,13 @@ def test_foreign_content_is_ignored_with_a_warning_and_replaced(tmp_path: Path, 
     assert results(tmp_path).of("NVIDIA H200", 141 * GIB) == {"w": saved()}
 
 
-def test_missing_file_is_no_warning(tmp_path: Path) -> None:
+def test_missing_file_causes_no_warning(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert results(tmp_path).of("NVIDIA H200", 141 * GIB) == {}
     assert logs == []
 
 
-def test_file_that_cannot_be_read_or_written_is_a_warning(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_or_written_causes_a_warning(tmp_path: Path) -> None:
     (tmp_path / packing_results.FILE).mkdir()
     with capture_logs() as logs:
         results(tmp_path).save(saved())

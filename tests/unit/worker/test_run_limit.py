@@ -23,7 +23,7 @@ async def test_run_is_stopped_at_its_limit_and_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("starts", [False, True])
-async def test_time_before_a_run_and_between_runs_does_not_count(starts: bool) -> None:
+async def test_time_before_and_between_runs_does_not_count(starts: bool) -> None:
     limit = RunLimit(0.01)
     waited = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_later(0.05, waited.set_result, None)

@@ -17,14 +17,14 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def reopen(state: StateFolder) -> StateFolder:
-    """Open the same folder as after a kill."""
+    """Open the same folder again, as after a kill."""
     state.close()
     newer = StateFolder(state.folder)
     newer.open()
     return newer
 
 
-def test_folder_is_used_by_one_process(state: StateFolder) -> None:
+def test_second_process_cannot_use_the_folder(state: StateFolder) -> None:
     with pytest.raises(ConfigurationError, match="different WORKER_ID"):
         StateFolder(state.folder).open()
 

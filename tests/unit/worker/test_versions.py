@@ -1,4 +1,4 @@
-"""A worker at a server of another version says which side is older, and what to do."""
+"""A worker that uses a server of another version says which side is older and what to do."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ REFUSED = {"capabilities": "Input should be a valid list"}
 
 
 async def answered(status: int, body: dict[str, Any], version: str | None) -> ControlPlane:
-    """Return a client whose server answers like this."""
+    """Return a client whose server gives this answer."""
     headers = {VERSION_HEADER: version} if version is not None else {}
     control = ControlPlane(URL, worker_id="gpu-1")
     await control.close()
@@ -59,7 +59,7 @@ async def test_refusal_of_the_same_version_names_the_field() -> None:
     assert text == "The input is invalid. capabilities: Input should be a valid list"
 
 
-async def test_outdated_worker_repeats_the_sentence_of_the_server() -> None:
+async def test_outdated_worker_repeats_the_message_of_the_server() -> None:
     text = "This worker is too old. Update the worker."
     assert await refusal("99.0.0; protocol=99", {"protocol": text}) == text
 

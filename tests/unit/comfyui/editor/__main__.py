@@ -39,7 +39,7 @@ async def main(url: str) -> None:
         await page.wait_for_function(READY, timeout=180_000)
         for name, workflow in templates():
             graph: dict[str, Any] = await page.evaluate(EXPORT, workflow)
-            # Nodes that this server does not know.
+            # These are the nodes that this server does not know.
             missing = sorted({node["class_type"] for node in graph.values()} - definitions.keys())
             exports[name] = missing or normal_form(graph, definitions)
             used |= _types_in(workflow)

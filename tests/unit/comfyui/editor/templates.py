@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 # The editor's export of each template, or the nodes missing on its server: recreate with `python -m
 # tests.unit.comfyui.editor --help`.
 EXPORTS = HERE / "exports.json"
-# The part of that server's node definitions that decides how a workflow is converted.
+# The part of that server's node definitions that affects the conversion of workflows.
 DEFINITIONS = HERE / "definitions.json"
 
 _OPTIONS = ("control_after_generate", "default", "dynamicPrompts", "forceInput", "multiline", "multiselect", "template")
@@ -41,7 +41,7 @@ def load_template(name: str) -> dict[str, Any]:
 
 
 def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Return a hash of everything that a server reads of a graph: fields without a definition belong to the editor."""
+    """Return a hash of everything in a graph that a server reads; fields without a definition belong to the editor."""
     nodes = {node_id: _normal_node(node, definitions) for node_id, node in graph.items()}
     return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
 

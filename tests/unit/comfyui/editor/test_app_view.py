@@ -1,4 +1,4 @@
-"""The form of ComfyUI's app view is read from the editor's file, in terms of the converted graph."""
+"""The form of ComfyUI's app view is read from the editor file and mapped to the converted graph."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def scaled(**more: Any) -> dict[str, Any]:
 
 
 def used(inputs: Any, outputs: Any = (), *, uses: tuple[int, ...] = (5,), **more: Any) -> AppView:
-    """Return subgraphs in a row between an image and a saver."""
+    """Return a chain of subgraphs between an image and a saver."""
     chain = [1, *uses, 9]
     links = [(number, chain[number - 1], 0, chain[number], 0) for number in range(1, len(chain))]
     slots = [("scale_by", "FLOAT", None, "scale_by")]
@@ -95,11 +95,11 @@ def test_entries_that_do_not_exist_are_skipped(inputs: Any) -> None:
 
 
 @pytest.mark.parametrize("extra", [None, [], {"linearData": None}, {"linearData": {}}, {"linearMode": True}])
-def test_file_without_an_app_view_says_nothing(extra: Any) -> None:
+def test_file_without_an_app_view_has_no_form(extra: Any) -> None:
     assert read_app_view(workflow([empty()], extra=extra), DEFINITIONS) == AppView()
 
 
-def test_field_is_listed_once() -> None:
+def test_each_field_is_listed_once() -> None:
     assert len(plain([["1", "width"], [1, "width"]], [9, "9"]).fields) == 1
 
 

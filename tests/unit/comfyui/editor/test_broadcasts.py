@@ -1,4 +1,4 @@
-"""Nodes of Use Everywhere send their values as the pack does. The expected links were seen in the editor."""
+"""Use Everywhere nodes send their values as the pack does; the expected links were observed in the editor."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -73,11 +73,11 @@ def converted(nodes: Sequence[Any], links: Sequence[Sequence[Any]] = (), **more:
 def test_value_goes_to_every_free_input_of_its_type() -> None:
     found = converted([loader(), everywhere(10, SENT), encode(2), encode(3), sampler(4)], [MODEL, CLIP, VAE])
     assert [found["2"]["clip"], found["3"]["clip"], found["4"]["model"]] == [["1", 1], ["1", 1], ["1", 0]]
-    # The pack need not be installed.
+    # The pack does not need to be installed.
     assert "10" not in found
 
 
-def test_connected_and_refused_inputs_are_left_alone() -> None:
+def test_connected_and_refused_inputs_are_not_changed() -> None:
     linked = encode(3) | {"inputs": [{"name": "clip", "type": "CLIP", "link": 9}]}
     refusing = encode(5, properties=ue(input_ue_unconnectable={"clip": True}))
     closed = encode(6, properties={**ue(), "rejects_ue_links": True})
@@ -150,7 +150,7 @@ def test_highest_priority_wins_and_a_tie_sends_nothing() -> None:
         ("Prompts Everywhere", (None, None), 0),
     ],
 )
-def test_two_values_of_one_type_are_told_apart_by_name(kind: str, labels: tuple[Any, Any], rule: int) -> None:
+def test_two_values_of_one_type_are_distinguished_by_name(kind: str, labels: tuple[Any, Any], rule: int) -> None:
     slots: list[Slot] = [("+ve", "CONDITIONING", 5), ("-ve", "CONDITIONING", 6)]
     sender = everywhere(11, slots, kind=kind, properties=ue(repeated_type_rule=rule))
     for slot, label in zip(sender["inputs"], labels, strict=True):

@@ -38,7 +38,7 @@ def scaled(*, link: int | None = None) -> dict[str, Any]:
 
 
 def nested() -> dict[str, Any]:
-    """A subgraph around it, which shows the same field by another name."""
+    """Return a subgraph that contains the one of `scaled` and shows its field under another name."""
     inner = node(20, SCALE, [("image", "IMAGE", 31), ("scale_by", "FLOAT", 32, "scale_by")], values=[2.25])
     links = [(31, -10, 0, 20, 0), (32, -10, 1, 20, 1), (33, 20, 0, -20, 0)]
     return subgraph(
@@ -105,7 +105,7 @@ class TestFields:
         ("text", "expected"),
         [
             ("a {red} cat // not a dog\nin /* no */the rain \\{sic\\}", "a red cat \nin the rain {sic}"),
-            # Each job makes its own choice.
+            # Each job makes its own choice, so the braces are kept.
             ("a {red|{dark|light} blue} cat // no dog", "a {red|{dark|light} blue} cat "),
             ("a | b } c {d", "a | b } c d"),
             ("\ud800 {a|b}", "\ud800 {a|b}"),
@@ -119,7 +119,7 @@ class TestFields:
     @pytest.mark.parametrize(
         ("text", "is_dynamic"), [("a {red|blue} cat", True), ("a \\{red|blue\\} cat", False), ("a {red} cat", False)]
     )
-    def test_prompts_that_the_editor_draws_are_marked(self, text: str, is_dynamic: bool) -> None:
+    def test_dynamic_prompts_of_the_editor_are_marked(self, text: str, is_dynamic: bool) -> None:
         file = workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])])
         graph = convert_workflow(file, DEFINITIONS)
         assert dynamic_prompts_of(graph["1"]) == ({"text": text} if is_dynamic else {})
@@ -205,7 +205,7 @@ class TestLinks:
         )
         assert inputs(value)["3:2"] == {"image": ["1", 0]}
 
-    def test_bypassed_node_passes_its_input_on(self) -> None:
+    def test_bypassed_node_passes_on_its_input(self) -> None:
         value = workflow([empty(), invert(2, 1, mode=4), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"]["images"] == ["1", 0]
         assert "2" not in inputs(value)
@@ -218,7 +218,7 @@ class TestLinks:
         value = workflow([empty(), invert(2, 1, mode=2), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"] == {"filename_prefix": "out"}
 
-    def test_muted_reroute_passes_nothing_on(self) -> None:
+    def test_muted_reroute_passes_on_nothing(self) -> None:
         value = workflow(
             [empty(), node(2, "Reroute", [("", "*", 1)], mode=2), save(4, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0)]
         )
@@ -387,7 +387,7 @@ def test_values_of_a_group_are_not_shifted_after_any_action(inner: str, specs: d
 
 
 def sampler_in_a_group() -> dict[str, Any]:
-    """A node as editors since 1.16 save it: each field is also an input."""
+    """Return a node as editors since 1.16 save it, in which each field is also an input."""
     fields = ("seed", "steps", "sampler_name")
     return node(-1, "KSampler", [("model", "MODEL", None), *((name, "*", None, name) for name in fields)])
 
@@ -397,7 +397,7 @@ def test_fields_of_a_group_keep_their_values_after_a_seed() -> None:
     values = [1, "fixed", 20, "euler", 2, "randomize", 30, "dpmpp_2m"]
     shown = ("seed", "steps", "sampler_name", "Second seed", "Second steps", "Second sampler_name")
     slots: list[Any] = [("model", "MODEL", None), *((name, "*", None, name) for name in shown)]
-    # The link of a field replaces its value.
+    # A link to a field replaces the field's value.
     slots[5] = ("Second steps", "INT", 7, "Second steps")
     value = workflow(
         [node(9, "PrimitiveFloat", values=[9.5]), node(5, "workflow>mine", slots, values=values)],
@@ -422,7 +422,7 @@ def test_value_after_a_seed_that_became_an_input_is_not_shifted() -> None:
 
 
 class TestDisagreeingLinks:
-    """The table of links decides, as in editor 1.58."""
+    """If nodes and the table of links disagree, the table applies, as in editor 1.58."""
 
     @pytest.mark.parametrize(
         ("slot", "links", "expected"),
@@ -580,7 +580,7 @@ def test_numbers_after_a_box_are_not_the_next_fields(values: list[Any], box: dic
 
 
 def test_long_reroute_chain_is_followed_once() -> None:
-    """Separate walks would take four million steps."""
+    """Following the chain separately for each node would take four million steps."""
     count = 2000
     chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
     links = [(at, at, 0, at + 1, 0) for at in range(1, count - 1)]
@@ -674,7 +674,7 @@ def test_conversion_never_crashes(nodes: list[Any], links: Any, definitions: Any
 
 @st.composite
 def chains(draw: st.DrawFn) -> dict[str, Any]:
-    """Return nodes of every kind that passes an image on, some bypassed, each connected to an earlier node."""
+    """Return nodes of every kind that passes on an image, some bypassed, each connected to an earlier node."""
     nodes, links = [empty()], []
     for node_id in range(2, draw(st.integers(2, 12)) + 1):
         source, at = draw(st.integers(1, node_id - 1)), 2 * node_id

@@ -26,7 +26,7 @@ GRAPH: dict[str, Any] = {"1": {"class_type": "EmptyImage", "inputs": {"width": 6
 WORKFLOW = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
 BOTH = Embedded(graph=GRAPH, workflow=WORKFLOW)
 PROMPT_TEXT, WORKFLOW_TEXT = json.dumps(GRAPH), json.dumps(WORKFLOW)
-# The format of video savers: texts within a text.
+# The format of video savers: JSON texts within a JSON text.
 COMMENT = json.dumps({"prompt": PROMPT_TEXT, "workflow": WORKFLOW})
 
 
@@ -105,7 +105,7 @@ def sound(path: Path) -> None:
         stream = container.add_stream(codec, rate=48000, layout="mono")
         assert isinstance(stream, av.AudioStream)
         frame = av.AudioFrame(format="s16", layout="mono", samples=1152)
-        # Silence: a new frame has random memory content, and a short noise may be detected as another format.
+        # Write silence: a new frame has random content, and short noise may be detected as another format.
         frame.planes[0].update(bytes(frame.planes[0].buffer_size))
         frame.sample_rate = 48000
         for resampled in av.AudioResampler(stream.format.name, "mono", 48000).resample(frame):
@@ -164,7 +164,7 @@ def test_graph_and_workflow_are_read_from_a_file(tmp_path: Path, name: str, writ
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.webp", "a.jpg", "a.gif", "a.tiff", "a.avif"])
-def test_image_without_a_workflow_is_empty(tmp_path: Path, name: str) -> None:
+def test_image_without_a_workflow_has_no_embedded_data(tmp_path: Path, name: str) -> None:
     picture().save(tmp_path / name)
     assert read_embedded(tmp_path / name) is None
 
@@ -195,7 +195,7 @@ def test_oversized_png_text_is_not_read(tmp_path: Path) -> None:
 )
 def test_oversized_header_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
     (tmp_path / name).write_bytes(head)
-    # Sparse: reads would return its data.
+    # The file is sparse, but reading it would still return all of its data.
     os.truncate(tmp_path / name, 64 * MAX_BYTES)
     tracemalloc.start()
     try:

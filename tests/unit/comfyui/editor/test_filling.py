@@ -1,4 +1,4 @@
-"""The editor's file with the values of a run converts to the graph that ran."""
+"""An editor file that is filled with the values of a run converts to the graph that ran."""
 
 import json
 from collections.abc import Callable
@@ -21,12 +21,12 @@ RECORDED: dict[str, Any] = json.loads(templates.EXPORTS.read_text(encoding="utf-
 @cache
 def definitions() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(templates.DEFINITIONS.read_text(encoding="utf-8"))
-    # The recorded part does not say which nodes save.
+    # The recorded part does not contain which nodes are output nodes.
     return {name: {**fields, "output_node": name.startswith(("Save", "Preview"))} for name, fields in found.items()}
 
 
 def other_values(described: DescribedWorkflow) -> dict[str, Any]:
-    """Return a new value for each text and number, and the default of each choice, which may decide what follows."""
+    """Return a new value for each text and number, but the default of each choice, on which other inputs may depend."""
     found: dict[str, Any] = {}
     for number, fields in enumerate(described.properties):
         default = fields.get("default_value")
@@ -67,7 +67,7 @@ def test_values_by_name_are_filled() -> None:
     assert result["nodes"][0]["widgets_values"]["width"] == ran["1"]["inputs"]["width"] != 64
 
 
-def test_value_of_a_primitive_node_is_filled_there() -> None:
+def test_value_of_a_primitive_node_is_filled_in_that_node() -> None:
     linked = node(1, "EmptyImage", [("width", "INT", 2, "width")], values=[64, 48, 1, 255])
     primitive = node(5, "PrimitiveNode", values=[96, "randomize"])
     file = workflow([primitive, linked, save(9, 1)], [(1, 1, 0, 9, 0), (2, 5, 0, 1, 0)])
@@ -76,7 +76,7 @@ def test_value_of_a_primitive_node_is_filled_there() -> None:
     assert result["nodes"][1]["widgets_values"][0] == 64
 
 
-def test_value_of_a_group_node_is_filled_outside() -> None:
+def test_value_of_a_group_node_is_filled_outside_the_group() -> None:
     inside = {"nodes": [{"type": "EmptyImage", "widgets_values": [1, 2, 3, 4]}], "links": [], "external": []}
     group = node(1, "workflow>Canvas", outputs=[("IMAGE", "IMAGE")], values=[64, 48, 1, 255])
     file = workflow([group, save(9, 1)], [(1, 1, 0, 9, 0)], extra={"groupNodes": {"Canvas": inside}})
@@ -86,7 +86,7 @@ def test_value_of_a_group_node_is_filled_outside() -> None:
 
 
 def uses_of_a_subgraph(count: int) -> dict[str, Any]:
-    """A file that uses a subgraph several times, which contains another one."""
+    """Return a file that several times uses a subgraph, which contains another subgraph."""
     inner = subgraph("inner", [empty(7)], [(1, 7, 0, -20, 0)], [], [("IMAGE", "IMAGE", [1])])
     outer = subgraph("outer", [node(5, "inner")], [(1, 5, 0, -20, 0)], [], [("IMAGE", "IMAGE", [1])])
     holders = [node(at, "outer") for at in range(1, count + 1)]
@@ -127,7 +127,7 @@ def test_uses_with_the_same_values_share_their_subgraph() -> None:
     assert len(copy["definitions"]["subgraphs"]) == 2
 
 
-def test_layout_stays_and_the_visible_part_of_the_canvas_is_left_out() -> None:
+def test_layout_is_kept_and_the_viewport_is_omitted() -> None:
     extra = {"ds": {"scale": 0.7, "offset": [1, 2]}, "note": "mine"}
     file = workflow([empty(pos=[10, 20]), save(9, 1)], [(1, 1, 0, 9, 0)], groups=[{"title": "Canvas"}], extra=extra)
     result, _ = filled(file, DEFINITIONS)
@@ -141,5 +141,5 @@ def test_layout_stays_and_the_visible_part_of_the_canvas_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("note", ["x" * MAX_EDITOR_BYTES, float("nan"), "\ud800"], ids=["large", "nan", "surrogate"])
-def test_file_that_cannot_travel_with_its_jobs_is_left_out(note: object) -> None:
+def test_file_that_cannot_be_stored_with_jobs_is_omitted(note: object) -> None:
     assert copy_editor_file(workflow([empty()], extra={"note": note})) is None

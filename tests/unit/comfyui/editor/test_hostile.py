@@ -1,4 +1,4 @@
-"""Files made to break their reader: refused with a message, and at once."""
+"""Malicious files are refused at once, with a message."""
 
 import json
 import tracemalloc
@@ -84,7 +84,7 @@ def test_large_repeated_group_is_refused_before_expansion() -> None:
     try:
         with pytest.raises(GraphError, match=r"more than 20,000 nodes"):
             as_graph(value, DEFINITIONS)
-        # Two uses reach the limit of a workflow; all of them would be 50 GB.
+        # Two uses reach the limit of a workflow; all uses would take 50 GB.
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
@@ -124,7 +124,7 @@ def prompt_of(text: str) -> str:
     return str(as_graph(value, DEFINITIONS)["1"]["inputs"]["text"])
 
 
-# These would take hours if every letter caused another scan.
+# These texts would take hours if every letter caused another scan.
 @pytest.mark.parametrize(
     ("text", "sent"),
     [
@@ -155,7 +155,7 @@ def test_mutually_exposed_fields_are_followed_up_to_the_depth_limit() -> None:
         as_graph(value, DEFINITIONS)
 
 
-# Each of these would take hours, or more memory than any machine has.
+# Each of these files would take hours or more memory than any machine has.
 
 
 @pytest.mark.parametrize("count", [4_000, *full_only(20_000)])

@@ -1,4 +1,4 @@
-"""A graph that is laid out as a file of the editor stays the same graph."""
+"""A graph that is laid out as an editor file converts back to the same graph."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_laid_out_graph_of_a_template_converts_to_itself(name: str) -> None:
         assert (back[ids[node_id]]["class_type"], back[ids[node_id]]["inputs"]) == (node["class_type"], inputs)
 
 
-def test_nodes_are_right_of_those_that_they_need() -> None:
+def test_nodes_are_to_the_right_of_their_inputs() -> None:
     file = lay_out(painted("first.safetensors"), definitions())
     positions = {node["id"]: node["pos"] for node in file["nodes"]}
     assert positions[4][0] > positions[2][0] > positions[1][0]
@@ -38,6 +38,6 @@ def test_unknown_nodes_keep_their_links() -> None:
     assert len(file["nodes"][0]["outputs"]) == 3
 
 
-def test_links_in_a_cycle_do_not_stop_it() -> None:
+def test_links_in_a_cycle_do_not_stop_the_layout() -> None:
     graph = {name: {"class_type": "A", "inputs": {"x": [other, 0]}} for name, other in (("1", "2"), ("2", "1"))}
     assert len(lay_out(graph, {})["links"]) == 2

@@ -1,4 +1,4 @@
-"""Node packs store some values in their own way."""
+"""Values that node packs store in their own way are read correctly."""
 
 from typing import Any
 
@@ -72,14 +72,14 @@ def inputs(class_type: str, values: Any, slots: Any = ()) -> dict[str, Any]:
         (None, (640, 512)),
     ],
 )
-def test_former_choice_of_a_size_sets_the_size_of_a_video(force_size: Any, expected: tuple[int, int]) -> None:
+def test_obsolete_size_choice_sets_the_size_of_a_video(force_size: Any, expected: tuple[int, int]) -> None:
     stored = {"video": "a.mp4", "force_size": force_size, "custom_width": 640, "custom_height": 512}
     found = inputs("VHS_LoadVideo", stored)
     assert tuple(found[name] for name in SIZES) == expected
     assert "force_size" not in found
 
 
-def test_values_of_a_video_loader_by_position_include_the_former_size() -> None:
+def test_positional_values_of_a_video_loader_include_the_obsolete_size() -> None:
     found = inputs("VHS_LoadVideo", ["a.mp4", 12, "Disabled", 16, 1, 2, "image"])
     assert found == {
         "video": "a.mp4",
@@ -92,7 +92,7 @@ def test_values_of_a_video_loader_by_position_include_the_former_size() -> None:
     }
 
 
-def test_value_written_into_the_file_is_not_undone_by_the_former_size() -> None:
+def test_value_written_into_the_file_is_not_undone_by_the_obsolete_size() -> None:
     stored = {"video": "a.mp4", "force_size": "Disabled", "custom_width": 640, "custom_height": 512}
     file = workflow([node(1, "VHS_LoadVideo", values=stored)])
     graph = convert_workflow(file, PACKS)
@@ -115,7 +115,7 @@ def test_chosen_format_has_its_own_fields_and_no_others() -> None:
 
 
 def test_fields_that_a_pack_defines_are_read_from_older_files() -> None:
-    # A later version of the pack added the mask.
+    # A later version of the pack added the mask input.
     slots = [("image", "IMAGE", None)]
     assert inputs("Picker", [3, "#123456", "noir,pop", 4], slots) == {
         "size": 3,
@@ -139,7 +139,7 @@ def test_plain_input_that_the_file_does_not_know_is_not_a_field() -> None:
     ("stored", "expected"),
     [({"content": "area", "image": None}, "area"), (None, "nearest-exact"), ("area", "area")],
 )
-def test_choice_with_a_preview_image_is_its_name(stored: Any, expected: str) -> None:
+def test_choice_with_a_preview_image_is_read_as_its_name(stored: Any, expected: str) -> None:
     assert inputs("ImageScaleBy", [stored, 2.0])["upscale_method"] == expected
 
 

@@ -1,4 +1,4 @@
-"""Every public template is converted to the same graph as by the editor, input by input."""
+"""Every public template is converted to the same graph as the editor's export, input by input."""
 
 import json
 from functools import cache
@@ -34,7 +34,7 @@ def test_uncompared_templates_name_their_missing_nodes() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED["exports"])
-def test_template_is_converted_like_in_the_editor(name: str) -> None:
+def test_template_is_converted_as_in_the_editor(name: str) -> None:
     workflow, expected = load_template(name), RECORDED["exports"][name]
     if isinstance(expected, list):
         with pytest.raises(NotInstalled) as refused:

@@ -34,7 +34,7 @@ def test_blocked_job_does_not_delay_others() -> None:
     assert len(buckets) == 1
 
 
-def test_requeued_job_has_its_old_place() -> None:
+def test_requeued_job_keeps_its_place() -> None:
     buckets = filled(ticket(1), ticket(2), ticket(3))
     first = buckets.take(anywhere)
     assert first is not None

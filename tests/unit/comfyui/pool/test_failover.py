@@ -125,7 +125,7 @@ class OnlyJudges:
 
 
 class Inherits(FailoverStrategy):
-    """The methods of the protocol itself do nothing."""
+    """A strategy that inherits the protocol's methods, which do nothing."""
 
     def judge(self, failure: Failure) -> FailureVerdict:
         return FailureVerdict.AGAIN

@@ -26,7 +26,7 @@ LIMIT_CALLS = 20_000
 
 
 class InstantServer:
-    """A server that finishes at once when the gate is open, so that only the pool is measured."""
+    """A server that finishes at once when the gate is open, so that tests measure only the pool."""
 
     slots = 1
     queue_remaining: int | None = None
@@ -86,7 +86,7 @@ class InstantServer:
 
 
 class Turns:
-    """The most calls in one turn of the event loop: the same number on a fast or a busy machine."""
+    """Count the most calls in one turn of the event loop, which does not depend on the speed of the machine."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -139,7 +139,7 @@ async def test_thousands_of_jobs_do_not_block_the_event_loop(many: int) -> None:
 
 @MANY
 async def test_jobs_that_exclude_a_free_server_do_not_block_the_event_loop(many: int) -> None:
-    """The worst case for the scheduler: a bucket for each job, and a free server that none of them may use."""
+    """This is the worst case for the scheduler: a bucket for each job, and a free server that no job may use."""
     gate = asyncio.Event()
     servers: list[ComfyServer] = [InstantServer(f"http://{number}", gate) for number in range(SERVERS)]
     async with WorkflowPool(servers, keep_finished=many) as pool:

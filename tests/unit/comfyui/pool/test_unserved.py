@@ -1,4 +1,4 @@
-"""How long a job waits while no server can run it."""
+"""A job waits for a limited time while no server can run it."""
 
 import pytest
 

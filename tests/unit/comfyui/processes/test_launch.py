@@ -1,4 +1,4 @@
-"""Processes share models and custom nodes, and none of the files that they write."""
+"""ComfyUI processes share models and custom nodes, but not the files that they write."""
 
 import os
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def test_portable_build_ignores_user_site_packages(tmp_path: Path) -> None:
     assert launch_process(install, tmp_path / "one").argv[1] == "-s"
 
 
-def test_process_does_not_inherit_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET")
     for name in (*own, "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "VIRTUAL_ENV", "HF_TOKEN", "http_proxy", "CUDA_HOME"):
         monkeypatch.setenv(name, "http://mine.test")
@@ -140,7 +140,7 @@ class TestSettings:
         options = load_worker_settings().managed
         assert options is not None
         assert (options.arguments, options.first_count) == (("--lowvram", "--extra", "a b"), 2)
-        # Also abbreviated, as ComfyUI accepts them.
+        # ComfyUI also accepts abbreviated options.
         for taken, named in {
             "--port=8188": "--port",
             "--out /x": "--output-directory",
