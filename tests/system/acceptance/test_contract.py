@@ -11,8 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_command_follows_the_order_of_the_contract(desk: ScriptDesk) -> None:
-    """The order is program, script, wait, profile, template, folder and prompt, then optional arguments, then other
-    options.
+    """The order is program, script, wait, profile, template, folder, prompt, optional arguments, then other options.
 
     Where: `desk/scripts/command.py`; [scripts](../howto/scripts.md)
     """
