@@ -179,7 +179,8 @@ async def test_waiting_job_keeps_its_inputs_and_values(desk: ScriptDesk) -> None
     )
     picture.write_bytes(png("#0000ff"))
     await desk.client.remove_preset(preset.id)
-    async with _changed(desk, "invert-image", {"2": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}}}):
+    black = {"width": 16, "height": 16, "batch_size": 1, "color": 0}
+    async with _changed(desk, "invert-image", {"2": {"class_type": "EmptyImage", "inputs": black}}):
         desk.simulator.behave()
         assert (await desk.ended(clip)).status == "completed"
         assert {input_.key: input_.value for input_ in (await desk.about(clip)).inputs}["frames"] == 2
