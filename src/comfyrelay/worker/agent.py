@@ -272,6 +272,7 @@ class Agent:
             capabilities=self._capabilities,
             accept=lambda lease: self._accept(lease, tools),
             register=partial(self._register, session),
+            on_reported=self._send_definitions,
             wait_seconds=self._settings.poll_wait_seconds,
         )
         loops = [self._capabilities.keep(), self._definitions.keep(), self._devices.keep(), self._local_folders.keep()]
@@ -437,7 +438,9 @@ class Agent:
 
     def _on_capabilities(self) -> None:
         self._on_change()
-        self._send_definitions()
+        # With definitions of nodes that no worker has reported, workflows would look as if they could run.
+        if self._capabilities.changes is None:
+            self._send_definitions()
 
     def _send_definitions(self) -> None:
         if self._definitions is not None:

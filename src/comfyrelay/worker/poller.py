@@ -42,7 +42,7 @@ class NextPoll:
 
 class Poller:
     """Polls for jobs. `capacity` returns the free capacity, not counting the given lease. Call `changed` when the
-    capacity may have changed."""
+    capacity may have changed. `on_reported` is called when the control plane has received changed capabilities."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Poller:
         capabilities: Capabilities,
         accept: Callable[[Lease], None],
         register: Callable[[str], Awaitable[None]],
+        on_reported: Callable[[], None],
         wait_seconds: float,
     ) -> None:
         self._control = control
@@ -61,6 +62,7 @@ class Poller:
         self._capabilities = capabilities
         self._accept = accept
         self._register = register
+        self._on_reported = on_reported
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
         # The ids of unanswered polls. They are sent again, so that the control plane repeats a lost response.
@@ -164,8 +166,10 @@ class Poller:
         if not self._unanswered:
             self._unanswered.append(str(uuid4()))
         request_id = self._unanswered[0]
-        request = self._request(capacity, request_id, wait_seconds=self._wait_seconds)
-        if (changes := self._capabilities.changes) is not None:
+        changes = self._capabilities.changes
+        # A long poll would delay the news that the changes were received.
+        request = self._request(capacity, request_id, wait_seconds=self._wait_seconds if changes is None else 0.0)
+        if changes is not None:
             request["capabilities"] = changes
         restarts = self._servers.restarts()
         if self._has_restarted(restarts):
@@ -186,11 +190,13 @@ class Poller:
         lease = polling.result()
         if changes is not None:
             self._capabilities.sent = changes
+            self._on_reported()
         self._sent_restarts = restarts
         self._unanswered.remove(request_id)
         was_dropped, self._was_dropped = self._was_dropped, False
         self._take(lease)
-        return lease is not None or loop.time() - asked_at >= SOONEST_SECONDS or was_dropped
+        is_expected = lease is not None or was_dropped or changes is not None
+        return is_expected or loop.time() - asked_at >= SOONEST_SECONDS
 
     def _request(self, capacity: Capacity, request_id: str, *, wait_seconds: float) -> dict[str, Any]:
         return {

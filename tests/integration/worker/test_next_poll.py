@@ -16,6 +16,7 @@ from comfyrelay import __version__
 from comfyrelay.errors import LeaseLost
 from comfyrelay.protocol.worker import MIN_NEXT_PROTOCOL, VERSION_HEADER
 from comfyrelay.worker.capacity import Capacity, capacity_for
+from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.files.outputs import CollectedOutput
 from comfyrelay.worker.jobs.outcome import OutcomeReporter
@@ -42,7 +43,9 @@ class Site:
     answers: list[Answer] = field(default_factory=list)
     polled: asyncio.Event = field(default_factory=asyncio.Event)
     held: list[Lease] = field(default_factory=list)
-    changes: dict[str, Any] | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    # What the control plane had received when the poller said that it received changes.
+    reported: list[Any] = field(default_factory=list)
     restarts: dict[str, int] = field(default_factory=dict)
     control: ControlPlane = field(init=False)
     poller: Poller = field(init=False)
@@ -57,7 +60,10 @@ class Site:
         return self.respond({"status": "completed", **following})
 
     async def poll(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append(("poll", await request.json()))
+        body = await request.json()
+        self.requests.append(("poll", body))
+        if not body["wait_seconds"]:
+            return self.respond({"job": None})
         self.polled.set()
         # A long poll that lasts until the worker disconnects.
         await asyncio.Event().wait()
@@ -102,14 +108,16 @@ async def open_site(**fields: Any) -> AsyncIterator[tuple[Site, Lease]]:
         site.control = ControlPlane(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
         site.control.token, site.control.server_protocol = "token", site.protocol
         servers = SimpleNamespace(warm_hashes=lambda: ["w"], restarts=lambda: site.restarts, slots=lambda _name: 1)
-        capabilities = SimpleNamespace(changes=site.changes, sent=None, has_changed_since=lambda _sent: False)
+        capabilities = Capabilities(cast(Any, servers), site.changes)
+        capabilities.sent = {}
         site.poller = Poller(
             site.control,
             capacity=site.capacity,
             servers=cast(Any, servers),
-            capabilities=cast(Any, capabilities),
+            capabilities=capabilities,
             accept=site.held.append,
             register=lambda _token: nothing(),
+            on_reported=lambda: site.reported.extend(body.get("capabilities") for _, body in site.requests),
             wait_seconds=30.0,
         )
         try:
@@ -186,6 +194,19 @@ async def test_changes_are_left_to_the_next_poll(news: dict[str, Any]) -> None:
     async with open_site(**news) as (site, lease):
         await site.settle(lease)
     assert site.next_polls == [None]
+
+
+async def test_changed_capabilities_are_reported_before_the_long_poll() -> None:
+    """The worker sends its node definitions once the control plane knows its nodes."""
+    changes = {"node_types": ["New"]}
+    async with open_site(changes=changes) as (site, _), asyncio.timeout(PATIENCE_SECONDS):
+        site.held.clear()
+        async with polling(site):
+            await site.polled.wait()
+    assert site.reported == [changes]
+    first, second = [body for _, body in site.requests]
+    assert (first["wait_seconds"], second["wait_seconds"]) == (0, 30)
+    assert "capabilities" not in second
 
 
 async def test_paused_worker_does_not_poll_with_a_completion() -> None:

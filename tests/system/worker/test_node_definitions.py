@@ -76,6 +76,8 @@ async def test_changed_node_definitions_are_uploaded_again(system: System) -> No
     await system.simulator.stop()
     async with Simulator(port=port, folder=folder, models={"checkpoints": ["new.safetensors"]}):
         await worker.wait_for_log("worker.definitions_sent", count=2)
+        # The nodes and models are reported first, so that no workflow looks runnable too early.
+        assert (await system.admin("GET", "/workers/gpu-1"))["capabilities"]["models"] == ["new.safetensors"]
     graph = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "new.safetensors"}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
