@@ -256,9 +256,7 @@ class Wire:
         return response
 
     async def _ask(self, sent: _Request, *, active: Active | None = None) -> aiohttp.ClientResponse:
-        """Return the response of the first server that accepts the request; a fault of the receiver learns its name
-        first.
-        """
+        """Return the response of the first server that accepts the request, and tell a fault of the receiver first."""
         first = next(self._turns)
         for target in (*self._targets[first:], *self._targets[:first]):
             if active is not None and not active.met.done():

@@ -1,5 +1,8 @@
-"""Everything in a soak test: two servers on two PostgreSQL servers and S3, three workers with one ComfyUI simulator
-each, and the network between them. One world serves many seeds."""
+"""The world of a soak test: servers, workers, databases and the network between them.
+
+It has two servers on two PostgreSQL servers and S3, and three workers with one ComfyUI simulator each. One world serves
+many seeds.
+"""
 
 import asyncio
 import json

@@ -165,8 +165,9 @@ async def open_site(
     packs: Mapping[str, Sequence[str]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[ComfyuiSite]:
-    """Open a site with a worker for each of these models. `versions` are ComfyUI versions, which have different nodes;
-    `packs` have node classes of all workers and scripts.
+    """Open a site with a worker for each of these models.
+
+    `versions` are ComfyUI versions, which have different nodes; `packs` have node classes of all workers and scripts.
     """
     listener, comfyui_listener = listen("127.0.0.1", 0), listen("127.0.0.1", 0)
     url, comfyui_url = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in (listener, comfyui_listener))

@@ -27,8 +27,7 @@ LIFECYCLE = "autoscaling/target-lifecycle-state"
 
 
 class Metadata:
-    """The simulated service; its clock is `clock_seconds` ahead, and `token_seconds` overrides the reported token
-    lifetime.
+    """The simulated service; its clock is `clock_seconds` ahead, and it reports `token_seconds` as token lifetime.
 
     Tokens are valid until `expire_tokens` is called. While `refuses` is set, every connection is cut.
     """

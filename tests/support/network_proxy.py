@@ -73,8 +73,9 @@ class Proxy:
             self._port = self._server.sockets[0].getsockname()[1]
 
     def hold(self, prefix: bytes = b"", *, suffix: bytes = b"") -> None:
-        """Hold requests with this prefix (`PUT /files/`) and everything after them; with `suffix`, hold chunks that end
-        so.  Without either, the proxy is a black hole: it accepts connections and never responds.
+        """Hold requests with this prefix (`PUT /files/`) and everything after them, or chunks with this suffix.
+
+        Without either, the proxy is a black hole: it accepts connections and never responds.
         """
         self._held_prefix = prefix
         self._held_suffix = suffix
@@ -140,9 +141,7 @@ class Proxy:
     async def _pump(
         self, reader: StreamReader, writer: StreamWriter, *, lost: asyncio.Event, back: StreamWriter | None = None
     ) -> None:
-        """Forward one direction; if it carries requests, `back` leads to the client, and `lost` drops the next
-        response.
-        """
+        """Forward one direction; for requests, `back` leads to the client, and `lost` drops the next response."""
         with contextlib.suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
                 if back is None and lost.is_set():

@@ -40,8 +40,9 @@ class ServerProcess:
 
 @cache
 def _ports() -> Iterator[int]:
-    """Cycle through a port range of this test process, below the ephemeral ports, which a connection could take before
-    the server listens.
+    """Cycle through the ports of this test process.
+
+    They are below the ephemeral ports, which a connection could take before the server listens.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 20
     own = range(11_000 + 1_000 * worker, 12_000 + 1_000 * worker)

@@ -186,8 +186,10 @@ class SqliteBackend:
 
 
 class PostgresBackend:
-    """Databases are copies of templates. A used database is cleaned and reused, which is far faster than copying,
-    unless its schema changed or it has much data.
+    """PostgreSQL databases that are copies of templates.
+
+    A used database is cleaned and reused, which is far faster than copying, unless its schema changed or it has much
+    data.
     """
 
     name = "postgresql"

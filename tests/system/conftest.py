@@ -1,5 +1,6 @@
-"""These tests start `comfyrelay` processes, a browser or an installation. `make test` runs only the ones marked
-`journey`.
+"""These tests start `comfyrelay` processes, a browser or an installation.
+
+`make test` runs only the tests marked `journey`.
 """
 
 from pathlib import Path

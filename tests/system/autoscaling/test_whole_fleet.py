@@ -1,6 +1,7 @@
-"""A whole fleet runs on one machine: a server on PostgreSQL, two candidates for leader, and machines that are local
-processes.  Each machine is a worker with a simulator. The fleet starts with none. Failures lose no job, and nothing is
-charged or launched twice.
+"""A whole fleet runs on one machine: a server on PostgreSQL, two candidates for leader, and local machines.
+
+Each machine is a local process with a worker and a simulator, and the fleet starts without machines. Failures lose no
+jobs, and nothing is charged or launched twice.
 """
 
 import json
@@ -109,9 +110,7 @@ class WholeFleet:
         return found
 
     async def check(self, *, lost: int) -> None:
-        """Check that each order launched one machine and that no machine was ordered twice; `lost` machines were
-        killed.
-        """
+        """Check that each order launched one machine and no machine was ordered twice; `lost` machines were killed."""
         launched = [row["key"] for row in await self.central.fetch(LAUNCHED)]
         started = [path.parent.name for path in self.folder.glob("*/begun.json")]
         assert sorted(launched) == sorted(set(launched)) == sorted(started)

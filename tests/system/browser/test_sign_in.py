@@ -187,9 +187,7 @@ async def test_password_link_works_once_and_reports_failure(visitor: Page, share
 
 @pytest.mark.parametrize("path", ["/sign-in", "/sign-up", "/reset#nothing", "/reset#{token}", "/setup"])
 async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_server: System, axe: str) -> None:
-    """axe finds nothing in either theme, the policy blocks nothing, requests go only to the server, and the page fits a
-    phone.
-    """
+    """axe finds nothing, the policy blocks nothing, requests go only to the server, and the page fits a phone."""
     _, link = await invited(shared_server)
     async with open_visitor(chromium, shared_server, screen=PHONE) as context:
         page = await context.new_page()

@@ -1,5 +1,8 @@
-"""Clients of ComfyUI, unmodified, with a server: comfy-cli in both modes, an SDK from npm with a token and through the
-gateway, and the calls of ComfyUI's examples."""
+"""Unmodified clients of ComfyUI work with a server.
+
+They are comfy-cli in both modes, an SDK from npm with a token and through the gateway, and the calls of ComfyUI's
+examples.
+"""
 
 import asyncio
 import json
