@@ -55,7 +55,7 @@ RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
 # Each attempt creates a different output, so that attempts can be distinguished.
 OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
 # A graph that no worker can run.
-DOOM = {"name": "Fail", "class_type": "RepeatImageBatch"}
+FAILING_RUN = {"name": "Fail", "class_type": "RepeatImageBatch"}
 
 # Shorter pauses for tests.
 SERVER_CONSTANTS: forked_commands.Constants = {
@@ -407,7 +407,7 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, SoakProcess]:
         name: SoakProcess(
             name,
             *("simulator", "--port", str(ports[name]), "--folder", str(folder / name)),
-            *(word for behavior in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(behavior))),
+            *(word for behavior in (RUN, OUTPUTS, FAILING_RUN) for word in ("--misbehave", json.dumps(behavior))),
             environment={},
             log=folder / f"{name}.log",
         )

@@ -124,7 +124,7 @@ class PageDriver:
         await self.page.get_by_role("button", name=f"Actions for {label}", exact=True).click()
         await self.page.get_by_role("menuitem", name=verb, exact=True).click()
 
-    async def let_go(self) -> None:
+    async def close_undo_message(self) -> None:
         """Close the undo message of a deletion."""
         message = self.page.get_by_role("listitem").filter(has_text="will be deleted")
         await message.get_by_role("button", name="Close").click()

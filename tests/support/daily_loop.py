@@ -118,15 +118,15 @@ class _DailyLoop:
 
     async def walk(self) -> None:
         await self.drop_workflow()
-        await self.run_twice_and_look()
+        await self.run_twice_and_compare()
         await self.star_compare_and_recall()
         await self.use_result_as_input()
-        batch = await self.sweep_through_a_kill()
+        batch = await self.sweep_despite_a_kill()
         await self.look_at_grid(batch)
         await self.open_embedded_workflow(batch)
         await self.change_a_setting()
         await self.pause_and_resume()
-        await self.look_on_a_phone()
+        await self.open_on_a_phone()
 
     @property
     def form(self) -> Locator:
@@ -154,7 +154,7 @@ class _DailyLoop:
             await anyway.click()
         await expect(self.field("Width")).to_have_value("512")
 
-    async def run_twice_and_look(self) -> None:
+    async def run_twice_and_compare(self) -> None:
         """Run with two widths; every file appears next to the form with its values, newest first."""
         await self.driver.drop(("lake.png", "image/png", lake_picture()))
         await expect(self.form.get_by_role("button", name="Remove lake.png")).to_be_attached()
@@ -198,7 +198,7 @@ class _DailyLoop:
         await self.page.keyboard.press("u")
         await expect(self.form.get_by_role("button", name=re.compile(r"^Remove lake-.*-5\.png"))).to_be_attached()
 
-    async def sweep_through_a_kill(self) -> str:
+    async def sweep_despite_a_kill(self) -> str:
         """Add a sweep and kill everything after its first job; check that each job ends once. Return the batch id."""
         await self.page.goto("/create")
         await self.form.get_by_role("button", name="Start over").click()
@@ -317,7 +317,7 @@ class _DailyLoop:
         await self.page.goto("/gallery")
         await expect(self.page.get_by_text(f"{count} outputs")).to_be_visible()
 
-    async def look_on_a_phone(self) -> None:
+    async def open_on_a_phone(self) -> None:
         """Open the link of the QR code on a phone, which is signed in until it signs out."""
         menu = await self.open_menu(self.page)
         await menu.get_by_role("button", name="Open on a phone").click()

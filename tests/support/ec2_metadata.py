@@ -62,7 +62,7 @@ class Metadata:
         self._tokens: set[str] = set()
         self._news = asyncio.Condition()
         app = web.Application(middlewares=[self._guard])
-        app.router.add_put("/latest/api/token", self._give_token)
+        app.router.add_put("/latest/api/token", self._issue_token)
         app.router.add_get("/latest/meta-data/{path:.+}", self._answer)
         app.router.add_get("/latest/{path:dynamic/.+}", self._answer)
         app.router.add_route("*", "/_control/{path:.+}", self._control)
@@ -122,7 +122,7 @@ class Metadata:
             request.transport.abort()
         return await handler(request)
 
-    async def _give_token(self, request: web.Request) -> web.Response:
+    async def _issue_token(self, request: web.Request) -> web.Response:
         requested = request.headers.get(f"{TOKEN}-ttl-seconds", "")
         if not requested.isdecimal() or not 1 <= int(requested) <= 21600:
             return web.Response(status=400)

@@ -30,7 +30,7 @@ class Proxy:
         # client data with this prefix or suffix is held
         self._held_prefix: bytes | None = None
         self._held_suffix = b""
-        self._may_go = asyncio.Event()
+        self._released = asyncio.Event()
         self._refused_prefix: bytes | None = None
         self._lost_prefix = b""
         self._answers_to_lose = 0
@@ -67,7 +67,7 @@ class Proxy:
 
     async def restore(self) -> None:
         """Accept and forward everything again."""
-        self.let_go()
+        self.release()
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
             self._port = self._server.sockets[0].getsockname()[1]
@@ -79,7 +79,7 @@ class Proxy:
         """
         self._held_prefix = prefix
         self._held_suffix = suffix
-        self._may_go.clear()
+        self._released.clear()
 
     def refuse(self, prefix: bytes) -> None:
         """Answer requests with this prefix with a 500."""
@@ -89,11 +89,11 @@ class Proxy:
         """Forward the next requests with this prefix, but close the connection instead of responding."""
         self._lost_prefix, self._answers_to_lose = prefix, count
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Forward held requests, and stop holding and refusing."""
         self._refused_prefix = None
         self._held_prefix = None
-        self._may_go.set()
+        self._released.set()
 
     async def until_held(self, count: int = 1) -> None:
         """Wait until `count` requests are held."""
@@ -178,7 +178,7 @@ class Proxy:
     async def _wait(self) -> None:
         await self._tell(+1)
         try:
-            await self._may_go.wait()
+            await self._released.wait()
         finally:
             await self._tell(-1)
 

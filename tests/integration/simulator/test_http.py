@@ -16,9 +16,9 @@ from tests.support.world import PATIENCE_SECONDS
 
 async def test_routes_exist_with_and_without_the_api_prefix(client: Client) -> None:
     for path in ("/prompt", "/queue", "/history", "/system_stats", "/features", "/object_info", "/models"):
-        bare, twin = await client.http.get(path), await client.http.get(f"/api{path}")
-        assert bare.status_code == twin.status_code == 200
-        assert bare.json() == twin.json()
+        bare, prefixed = await client.http.get(path), await client.http.get(f"/api{path}")
+        assert bare.status_code == prefixed.status_code == 200
+        assert bare.json() == prefixed.json()
     for path in ("/extensions", "/users", "/settings", "/experiment/models", "/experiment/models/loras"):
         assert (await client.http.get(path)).json() == (await client.http.get(f"/api{path}")).json()
     assert (await client.http.get("/jobs")).status_code == 404

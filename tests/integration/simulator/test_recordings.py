@@ -111,11 +111,11 @@ async def test_interrupt_stops_the_next_node_as_recorded(client: Client) -> None
         first.end()
         await listener.wait_for_node("2")
 
-    async def it_may_end(_listener: Listener) -> None:
+    async def release_prompt(_listener: Listener) -> None:
         second.end()
 
     async with listening(client.simulator) as listener:
-        before = {"POST /interrupt": second_node_runs, "GET /history": it_may_end}
+        before = {"POST /interrupt": second_node_runs, "GET /history": release_prompt}
         await replay(recording("interrupted"), client, listener, before=before)
 
 
@@ -127,11 +127,11 @@ async def test_deleted_pending_prompt_leaves_no_trace_as_recorded(client: Client
     async def first_node_runs(listener: Listener) -> None:
         await listener.wait_for_node("0")
 
-    async def it_may_end(_listener: Listener) -> None:
+    async def release_prompt(_listener: Listener) -> None:
         stuck.end()
 
     async with listening(client.simulator) as listener:
-        before = {"GET /queue": first_node_runs, f"GET {interrupted['path']}": it_may_end}
+        before = {"GET /queue": first_node_runs, f"GET {interrupted['path']}": release_prompt}
         await replay(recording("pending_deleted"), client, listener, before=before, in_order=False)
 
 

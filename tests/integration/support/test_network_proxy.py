@@ -49,7 +49,7 @@ async def test_only_named_requests_are_held(proxy: Proxy) -> None:
         await proxy.until_held()
         assert (await http.get("/x")).text == "hello"
         assert not putting.done()
-        proxy.let_go()
+        proxy.release()
         assert (await putting).content == b"kept"
 
 

@@ -197,7 +197,7 @@ async def test_input_read_after_the_end_of_its_job_is_removed(
     orphaned_files.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
     assert state.unfinished_runs() == []
-    network.let_go()
+    network.release()
     await wait_until_read(simulator)
     await wait_until_no_upload(state)
     assert inputs(simulator) == []
@@ -211,7 +211,7 @@ async def test_input_read_after_its_worker_was_killed_is_removed(
     orphaned_files = make_orphaned_files(simulator, state, proxied_servers)
     orphaned_files.add_upload("comfyui-1", FOLDER)
     await orphaned_files.close()
-    network.let_go()
+    network.release()
     await wait_until_read(simulator)
     assert len(inputs(simulator)) == 1
     next_orphaned_files = make_orphaned_files(simulator, state, proxied_servers)

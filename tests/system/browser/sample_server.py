@@ -40,11 +40,11 @@ async def fill(system: System) -> dict[str, str]:
     effects = await _offer(system)
     await start_workers(system)
     shown = await _work(system, effects)
-    await _people(system)
+    await _users(system)
     async with system._engine() as engine:
         central = engine.databases.central
         await _machines(central)
-        await _figures(central)
+        await _statistics(central)
     for simulator in system.simulators:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=40))
     shown["running"] = await system.submit(effects["night-drive"], picture(4, 768, 512), label="Harbour road")
@@ -82,7 +82,7 @@ async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
     return {"done": jobs[0], "failed": failed, "failed_dispatch": dispatch}
 
 
-async def _people(system: System) -> None:
+async def _users(system: System) -> None:
     for email in PEOPLE:
         await system.admin("POST", "/users", {"email": email, "name": email.partition("@")[0].title()})
     for number, tenant in enumerate((await system.admin("GET", "/tenants"))["items"]):
@@ -128,7 +128,7 @@ async def _machines(central: Database) -> None:
         )
 
 
-async def _figures(central: Database) -> None:
+async def _statistics(central: Database) -> None:
     """Return load that varies with day and night and has one bad evening."""
     rows = []
     for ago in range(MINUTES):

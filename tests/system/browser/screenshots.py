@@ -128,11 +128,11 @@ class Camera:
             page_log = record_page(page)
             await page.goto(path)
             await settled(page, page_log)
-            await self.shoot(page, f"{name}-{kind}")
+            await self.save_screenshot(page, f"{name}-{kind}")
             self.complaints.extend(f"{name}, {kind}: {complaint}" for complaint in page_log.complaints)
             await page.close()
 
-    async def shoot(self, page: Page, name: str) -> None:
+    async def save_screenshot(self, page: Page, name: str) -> None:
         await page.screenshot(path=self.folder / f"{name}.png")
         self.names.append(name)
 
@@ -189,12 +189,12 @@ async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
                 await page.goto(f"/setup#{address[2]}")
                 steps = count(1)
 
-                async def come_to(step: str, page: Page = page, steps: Iterator[int] = steps) -> None:
+                async def inspect_step(step: str, page: Page = page, steps: Iterator[int] = steps) -> None:
                     await settled(page, page_log)  # noqa: B023 - called before the next iteration
-                    await camera.shoot(page, f"setup-{next(steps)}-{step}-{screen.name}-{theme}")  # noqa: B023
+                    await camera.save_screenshot(page, f"setup-{next(steps)}-{step}-{screen.name}-{theme}")  # noqa: B023
 
-                await set_up(page, lambda command: started_by(command, system).start(), come_to)
-                await camera.shoot(page, f"setup-done-{screen.name}-{theme}")
+                await set_up(page, lambda command: started_by(command, system).start(), inspect_step)
+                await camera.save_screenshot(page, f"setup-done-{screen.name}-{theme}")
 
 
 Take = Callable[[Camera, Browser, Path], Awaitable[None]]

@@ -19,18 +19,18 @@ async def _nothing(_step: str) -> None: ...
 async def set_up(
     page: Page,
     start_worker: Callable[[str], Awaitable[None]],
-    come_to: Callable[[str], Awaitable[None]] = _nothing,
+    inspect_step: Callable[[str], Awaitable[None]] = _nothing,
     *,
     fleet: str = "attic",
 ) -> None:
     """Run the setup from the first step, with the code filled in, to the result of the first job.
 
-    `start_worker` runs the command that the page shows; `come_to` inspects each step before it is filled in.
+    `start_worker` runs the command that the page shows; `inspect_step` inspects each step before it is filled in.
     """
 
     async def step_is(name: str) -> None:
         await expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
-        await come_to(name.rpartition(" ")[2].lower())
+        await inspect_step(name.rpartition(" ")[2].lower())
 
     await step_is("Administrator")
     await page.get_by_label("Email").fill("root@example.com")

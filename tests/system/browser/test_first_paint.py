@@ -20,11 +20,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_shell_is_painted_before_scripts_and_styles_arrive(
     chromium: Browser, shared_desk: str, theme: Theme
 ) -> None:
-    let_go = asyncio.Event()
+    released = asyncio.Event()
 
     async def held(route: Route) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await let_go.wait()
+            await released.wait()
         await route.continue_()
 
     async with open_context(chromium, shared_desk, theme=theme) as context:
@@ -34,7 +34,7 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
         await page.goto("/queue", wait_until="commit")
         await until(page, 'performance.getEntriesByName("first-contentful-paint").length > 0')
         assert await page.locator(".first-paint svg").is_visible()
-        let_go.set()
+        released.set()
         await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
         assert await page.locator(".first-paint").count() == 0
         assert page_log.complaints == []
@@ -44,12 +44,12 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
 async def test_area_data_is_requested_once_before_its_scripts_load(
     chromium: Browser, shared_desk: str, path: str
 ) -> None:
-    let_go = asyncio.Event()
+    released = asyncio.Event()
     paths: list[str] = []
 
     async def held(route: Route) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await let_go.wait()
+            await released.wait()
         await route.continue_()
 
     def note(request: Request) -> None:
@@ -68,7 +68,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
             await page.goto(path, wait_until="commit")
         early = set(paths)
         assert len(paths) == len(early)
-        let_go.set()
+        released.set()
         await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
         await settled(page, page_log)
         # every prefetched response was used
@@ -88,12 +88,12 @@ async def test_page_waits_only_for_the_session_and_its_own_data(
     shared: PageDriver, path: str, data: set[str], shown: str
 ) -> None:
     needed = {"/api/me", "/api/entry", "/api/desk", *data}
-    let_go = asyncio.Event()
+    released = asyncio.Event()
 
     async def held(route: Route) -> None:
         if urlsplit(route.request.url).path not in needed:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await let_go.wait()
+                await released.wait()
         await route.continue_()
 
     for job_id in await shared.submit("boat"):
@@ -102,7 +102,7 @@ async def test_page_waits_only_for_the_session_and_its_own_data(
     await page.route("**/api/**", held)
     await page.goto(path)
     await expect(page.locator(shown).first).to_be_visible()
-    let_go.set()
+    released.set()
     await page.unroute_all(behavior="wait")
 
 

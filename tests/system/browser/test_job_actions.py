@@ -219,7 +219,7 @@ async def test_deletion_asks_first_and_names_the_files(shared: PageDriver) -> No
     await shared.do("old", "Delete")
     await dialog.get_by_role("button", name="Delete").click()
     async with shared.page.expect_response(lambda answer: answer.request.method == "DELETE"):
-        await shared.let_go()
+        await shared.close_undo_message()
     await expect(shared.page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
     assert (await shared.http.get(f"/api/ai-jobs/{job_id}")).status_code == 404
 
@@ -233,7 +233,7 @@ async def test_server_error_is_shown_as_a_sentence(shared: PageDriver) -> None:
     # another user deletes the job
     await shared.call("DELETE", f"/api/ai-jobs/{job_id}")
     await shared.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    await shared.let_go()
+    await shared.close_undo_message()
     await expect(shared.page.get_by_text(re.compile("^There is no job")).first).to_be_visible()
 
 

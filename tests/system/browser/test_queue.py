@@ -305,7 +305,7 @@ async def test_status_filter_agrees_with_its_count_and_keeps_running_jobs(
     await expect(page.get_by_role("dialog")).to_contain_text("Delete 1 job?")
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(page.get_by_role("heading", name="No matching jobs")).to_be_visible()
-    await queue.let_go()
+    await queue.close_undo_message()
     await expect(page.get_by_text(re.compile("^1 job deleted")).first).to_be_visible()
     assert (await queue.call("GET", f"/api/batches/{many}"))["counts"]["completed"] == 2
     # waiting rows show their priority, and rows sorted differently cannot be moved

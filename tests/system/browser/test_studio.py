@@ -270,9 +270,9 @@ class TestCreating:
             async with page.expect_request(
                 lambda request: request.method == "POST" and request.url.endswith("/ai-jobs")
             ) as sent:
-                files.let_go()
+                files.release()
         finally:
-            files.let_go()
+            files.release()
         body = json.loads((await sent.value).post_data or "")
         assert body["input_payload"]["mask"]
         await user.job_in_address()
@@ -483,7 +483,7 @@ class TestCreating:
             await expect(user.state.get_by_text("Canceling…")).to_be_visible()
             await expect(user.state.get_by_role("button", name="Cancel")).to_be_disabled()
         finally:
-            workers.let_go()
+            workers.release()
         await expect(user.state.get_by_text("Canceled by an administrator")).to_be_visible()
         await user.page.goto("/studio/videos?status=canceled")
         await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(1)

@@ -151,7 +151,7 @@ class KilledServers:
         self.alive: list[ServerProcess | None] = [None] * servers
         self.is_over = asyncio.Event()
 
-    async def keep_up(self, number: int, kills: int, *, dice: random.Random) -> None:
+    async def kill_and_restart(self, number: int, kills: int, *, dice: random.Random) -> None:
         for _ in range(kills):
             async with server_process(self.site.settings) as server:
                 self.alive[number] = server
@@ -214,7 +214,7 @@ async def test_servers_can_be_killed_between_any_two_steps(site: Site) -> None:
     count = 60
     async with asyncio.TaskGroup() as group:
         for number in range(2):
-            group.create_task(killing.keep_up(number, kills=3, dice=random.Random(number)))
+            group.create_task(killing.kill_and_restart(number, kills=3, dice=random.Random(number)))
         workers = [group.create_task(killing.work(f"gpu-{number}", seed=number)) for number in range(6)]
         for number in range(count):
             body = {"effect_id": site.effect_id, "idempotency_key": f"k{number}", "input_payload": {}}

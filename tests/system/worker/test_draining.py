@@ -21,10 +21,10 @@ from tests.support.world import PATIENCE_SECONDS
 # the first node is slow: progress counts nodes, so after the first node the job would seem nearly done
 ENDLESS = Slow(class_type="LoadImage", seconds=600, steps=6000)
 # The next heartbeat comes so late that no test waits for it.
-SELDOM = {"HEARTBEAT_INTERVAL_SECONDS": "30"}
+RARE_HEARTBEATS = {"HEARTBEAT_INTERVAL_SECONDS": "30"}
 # The documented limit is two seconds. Slow machines get more time, but less than the heartbeat interval.
 SOON_SECONDS = 10.0
-Going = tuple[System, Service, Metadata | None]
+StoppableWorker = tuple[System, Service, Metadata | None]
 
 
 @pytest.fixture
@@ -36,11 +36,13 @@ async def metadata() -> AsyncIterator[Metadata]:
 async def stop_delay(system: System, worker: Service, job: str, verb: str) -> float:
     """Return the seconds between the response to the user and the release of the job, read from both logs."""
     await worker.wait_for_log("worker.job_requeued", job_id=job, reason=verb)
-    [let_go] = worker.logged("worker.job_requeued", job_id=job, reason=verb)
+    [requeued] = worker.logged("worker.job_requeued", job_id=job, reason=verb)
     # the request is logged after its response, possibly after the worker stopped
     await system.server.wait_for_log("request", path=f"/api/ai-jobs/{job}/{verb}")
     [request] = system.server.logged("request", path=f"/api/ai-jobs/{job}/{verb}")
-    return (datetime.fromisoformat(let_go["timestamp"]) - datetime.fromisoformat(request["timestamp"])).total_seconds()
+    return (
+        datetime.fromisoformat(requeued["timestamp"]) - datetime.fromisoformat(request["timestamp"])
+    ).total_seconds()
 
 
 async def until_silent(system: System, job: str) -> None:
@@ -63,14 +65,14 @@ async def assert_finished_by_another(system: System, job: str) -> None:
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
     system.simulator.behave()
-    system.files.let_go()
+    system.files.release()
     await system.started("other")
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
 
 
 @pytest.fixture(params=["signal", "spot"])
-def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) -> Going:
+def stoppable(request: pytest.FixtureRequest, system: System, metadata: Metadata) -> StoppableWorker:
     """Return a worker that is not started yet, and the metadata service if that will stop it."""
     by_signal = request.param == "signal"
     worker = system.worker(
@@ -82,8 +84,8 @@ def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) ->
 class TestShutdown:
     """A worker is stopped by SIGTERM or by a Spot notice at each stage of a job."""
 
-    async def test_idle_worker_exits_at_once(self, going: Going) -> None:
-        system, worker, metadata = going
+    async def test_idle_worker_exits_at_once(self, stoppable: StoppableWorker) -> None:
+        system, worker, metadata = stoppable
         await system.plain_effect()
         await worker.start()
         await worker.wait_for_log("worker.registered")
@@ -91,8 +93,8 @@ class TestShutdown:
         assert await worker.ended() == 0
         assert (await system.admin("GET", "/workers"))["items"] == []
 
-    async def test_downloading_job_is_returned(self, going: Going) -> None:
-        system, worker, metadata = going
+    async def test_downloading_job_is_returned(self, stoppable: StoppableWorker) -> None:
+        system, worker, metadata = stoppable
         job = await system.image(await system.effect())
         system.files.hold(DOWNLOAD)
         await worker.start()
@@ -102,8 +104,8 @@ class TestShutdown:
         await assert_finished_by_another(system, job)
 
     @pytest.mark.journey
-    async def test_job_that_cannot_finish_in_time_is_interrupted_and_returned(self, going: Going) -> None:
-        system, worker, metadata = going
+    async def test_job_that_cannot_finish_in_time_is_interrupted_and_returned(self, stoppable: StoppableWorker) -> None:
+        system, worker, metadata = stoppable
         system.simulator.misbehave(ENDLESS)
         job = await system.image(await system.effect())
         await worker.start()
@@ -113,8 +115,8 @@ class TestShutdown:
         assert system.simulator.log.interrupts == 1
         await assert_finished_by_another(system, job)
 
-    async def test_nearly_finished_job_is_completed(self, going: Going) -> None:
-        system, worker, metadata = going
+    async def test_nearly_finished_job_is_completed(self, stoppable: StoppableWorker) -> None:
+        system, worker, metadata = stoppable
         system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=3, steps=30))
         job = await system.image(await system.effect())
         await worker.start()
@@ -124,20 +126,20 @@ class TestShutdown:
         assert (await system.until(job, "completed"))["attempts"] == 1
         assert system.simulator.log.interrupts == 0
 
-    async def test_output_upload_is_completed(self, going: Going) -> None:
-        system, worker, metadata = going
+    async def test_output_upload_is_completed(self, stoppable: StoppableWorker) -> None:
+        system, worker, metadata = stoppable
         job = await system.image(await system.effect())
         system.files.hold(UPLOAD)
         await worker.start()
         await system.files.until_held()
         request_shutdown(worker, metadata)
         await worker.wait_for_log("worker.draining")
-        system.files.let_go()
+        system.files.release()
         assert await worker.ended() == 0
         assert (await system.until(job, "completed"))["attempts"] == 1
 
-    async def test_stopping_worker_claims_no_jobs(self, going: Going) -> None:
-        system, worker, metadata = going
+    async def test_stopping_worker_claims_no_jobs(self, stoppable: StoppableWorker) -> None:
+        system, worker, metadata = stoppable
         effect = await system.effect()
         job = await system.image(effect)
         system.files.hold(UPLOAD)
@@ -145,7 +147,7 @@ class TestShutdown:
         await system.files.until_held()
         request_shutdown(worker, metadata)
         await worker.wait_for_log("worker.draining")
-        system.files.let_go()
+        system.files.release()
         second = await system.image(effect)
         assert await worker.ended() == 0
         await system.completed(job)
@@ -156,12 +158,12 @@ class TestShutdown:
 async def test_signal_stops_a_worker_that_is_not_registered_yet(tmp_path: Path, number: signal.Signals) -> None:
     requested = asyncio.Event()
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requested.set()
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as silent:
         environment = {
             "API_BASE_URL": "http://127.0.0.1:1",
             "COMFYUI_BASE_URL": "http://127.0.0.1:1",
@@ -297,7 +299,7 @@ class TestStopping:
         effect = await system.effect()
         # the node reports no progress, so no answer to a progress report carries the stop request
         stuck = system.simulator.misbehave(Stuck(class_type="LoadImage"))
-        worker = await system.started(variables=SELDOM)
+        worker = await system.started(variables=RARE_HEARTBEATS)
         job = await system.image(effect)
         await until_silent(system, job)
         await system.user("POST", f"/ai-jobs/{job}/cancel", {})
@@ -311,18 +313,18 @@ class TestStopping:
     async def test_cancel_stops_a_download(self, system: System) -> None:
         effect = await system.effect()
         system.files.hold(DOWNLOAD)
-        worker = await system.started(variables=SELDOM)
+        worker = await system.started(variables=RARE_HEARTBEATS)
         job = await system.image(effect)
         await system.files.until_held()
         await system.user("POST", f"/ai-jobs/{job}/cancel", {})
         assert await stop_delay(system, worker, job, "cancel") < SOON_SECONDS
         await system.until(job, "canceled")
-        system.files.let_go()
+        system.files.release()
 
     async def test_immediate_pause_requeues_the_job_soon(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulator.misbehave(Stuck(class_type="LoadImage"))
-        worker = await system.started(variables=SELDOM)
+        worker = await system.started(variables=RARE_HEARTBEATS)
         job = await system.image(effect)
         await until_silent(system, job)
         await system.user("POST", f"/ai-jobs/{job}/pause", {"mode": "now"})
@@ -337,7 +339,7 @@ class TestStopping:
     async def test_prefetched_job_is_returned_for_an_idle_worker(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
-        worker = await system.started("busy", simulators=[system.simulators[0]], variables=SELDOM)
+        worker = await system.started("busy", simulators=[system.simulators[0]], variables=RARE_HEARTBEATS)
         running, fetched = await system.image(effect), await system.image(effect)
         await system.until_running(system.simulators[0])
         await system.files.until_asked("GET /files/tenants/", 2)

@@ -78,7 +78,7 @@ async def test_completion_after_the_lease_is_refused(system: System) -> None:
     await system.started("other", simulators=[system.simulators[1]], api_base_url=str(system.http.base_url))
     await system.expire_lease(job)
     output = await system.completed(job)
-    system.api.let_go()
+    system.api.release()
     await late.wait_for_log("worker.job_lost")
     assert await system.completed(job) == output
     assert (await system.lease_of(job))["last_worker_id"] == "other"
@@ -112,7 +112,7 @@ async def test_lease_is_returned_if_the_server_never_accepts_completion(system: 
     await worker.wait_for_log("worker.report_retried")
     await worker.wait_for_log("worker.job_lost")
     await system.expire_lease(job)
-    system.api.let_go()
+    system.api.release()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 2
 
@@ -124,9 +124,9 @@ async def test_worker_waits_for_an_unresponsive_server(system: System) -> None:
     worker = await system.started(report_timeout_seconds=1)
     await system.files.until_held()
     system.api.refuse(ANY_CALL)
-    system.files.let_go()
+    system.files.release()
     await system.api.until_asked("POST /api/worker/complete", 5)
-    system.api.let_go()
+    system.api.release()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
     assert len(worker.logged("worker.report_retried")) == 1
@@ -175,7 +175,7 @@ async def test_expired_urls_are_requested_again(system: System, prefix: bytes) -
         # the server reports when its URLs have expired
         while (await _status(system, held)) != 403:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    system.files.let_go()
+    system.files.release()
     job_now = await system.until(job, "completed")
     assert job_now["attempts"] == 1
 
@@ -242,7 +242,7 @@ async def test_worker_killed_before_the_run_returns_its_job_without_an_attempt(s
     worker = await system.started()
     await system.files.until_held()
     await worker.kill()
-    system.files.let_go()
+    system.files.release()
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
@@ -256,7 +256,7 @@ async def test_worker_killed_during_upload_does_not_rerun_the_job(system: System
     worker = await system.started()
     await system.files.until_held()
     await worker.kill()
-    system.files.let_go()
+    system.files.release()
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
@@ -266,7 +266,7 @@ async def test_worker_killed_during_upload_does_not_rerun_the_job(system: System
 async def assert_finished_after_restart(system: System, worker: Service, job: str) -> None:
     """Check that the worker exits cleanly and that its job does not run again."""
     assert await worker.ended() == 0
-    system.api.let_go()
+    system.api.release()
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
@@ -292,14 +292,14 @@ class TestRecovery:
         await system.files.until_asked("PUT /", uploads + 1)
         await system.user("POST", f"/ai-jobs/{job}/cancel", {})
         await system.until(job, "canceled")
-        system.files.let_go()
+        system.files.release()
 
     async def test_stopped_worker_leaves_the_upload_to_its_next_start(
         self, system: System, killed: tuple[Service, str]
     ) -> None:
         worker, job = killed
         system.api.refuse(ANY_CALL)
-        system.files.let_go()
+        system.files.release()
         await worker.start()
         await worker.wait_for_log("worker.report_retried")
         worker.send(signal.SIGTERM)
@@ -312,7 +312,7 @@ async def test_output_is_delivered_after_a_stop_during_a_server_outage(system: S
     worker = await system.started()
     await system.files.until_held()
     system.api.refuse(ANY_CALL)
-    system.files.let_go()
+    system.files.release()
     await worker.wait_for_log("worker.report_retried")
     for _ in range(2):
         worker.send(signal.SIGTERM)

@@ -143,7 +143,7 @@ async def test_input_read_after_its_job_was_stopped_is_removed(system: System) -
         await comfyui.until_held()
         comfyui.hold()
         await canceled(system, job, worker)
-        comfyui.let_go()
+        comfyui.release()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not system.simulator.log.uploads_written:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -161,7 +161,7 @@ async def test_inputs_of_a_killed_worker_are_removed_even_if_unread(system: Syst
         await worker.kill()
         await worker.start()
         await worker.wait_for_log("worker.inputs_removed_later")
-        comfyui.let_go()
+        comfyui.release()
         await system.completed(job)
         await until_clean(system)
         await until_no_notes(system)

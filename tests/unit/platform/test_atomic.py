@@ -30,13 +30,13 @@ def test_readers_see_the_old_content_until_the_end(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-def _half_a_file(path: Path) -> None:
+def _write_part_of_file(path: Path) -> None:
     with replacing(path) as file:
         file.write(b"half")
         raise RuntimeError
 
 
-def _half_a_part(path: Path) -> None:
+def _write_part_of_part_file(path: Path) -> None:
     with part_of(path) as part:
         part.write_bytes(b"half")
         raise RuntimeError
@@ -47,7 +47,7 @@ def test_failed_write_changes_nothing(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "video.mp4"
     if is_there:
         path.write_bytes(b"old")
-    for half in (_half_a_file, _half_a_part):
+    for half in (_write_part_of_file, _write_part_of_part_file):
         with pytest.raises(RuntimeError):
             half(path)
     assert [item.read_bytes() for item in tmp_path.iterdir()] == [b"old"] * is_there

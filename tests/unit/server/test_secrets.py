@@ -53,12 +53,12 @@ def test_server_whose_temporary_file_was_removed_reads_the_other_servers_file(
 ) -> None:
     link = files.link_new
 
-    def overtaken(part: Path, path: Path) -> None:
+    def link_after_another_server(part: Path, path: Path) -> None:
         monkeypatch.setattr(files, "link_new", link)
         load_secrets(Settings(data_dir=tmp_path))
         link(part, path)
 
-    monkeypatch.setattr(files, "link_new", overtaken)
+    monkeypatch.setattr(files, "link_new", link_after_another_server)
     mine = load_secrets(Settings(data_dir=tmp_path))
     assert mine == load_secrets(Settings(data_dir=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["secrets.json"]

@@ -42,7 +42,7 @@ def test_remaining_seconds_of_a_run(elapsed: float, progress: float, typical: fl
 
 
 @pytest.mark.parametrize(
-    ("left", "notice", "margin", "may_go_on"),
+    ("left", "notice", "margin", "fits_notice"),
     [
         (60, 120, 10, True),
         (110, 120, 10, True),
@@ -58,9 +58,9 @@ def test_remaining_seconds_of_a_run(elapsed: float, progress: float, typical: fl
     ],
 )
 def test_job_fits_into_a_notice_with_its_margin(
-    left: float | None, notice: float | None, margin: float, may_go_on: bool
+    left: float | None, notice: float | None, margin: float, fits_notice: bool
 ) -> None:
-    assert fits(left, notice, margin=margin) is may_go_on
+    assert fits(left, notice, margin=margin) is fits_notice
 
 
 def test_typical_duration_is_learned_per_workflow() -> None:
