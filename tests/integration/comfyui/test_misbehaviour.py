@@ -78,7 +78,7 @@ async def test_stopped_server_fails_the_run_soon(simulator: Simulator, comfy: Co
     assert caught.value.fault is Fault.WORKER
 
 
-async def test_slow_server_is_waited_for(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_run_waits_for_a_slow_server(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(SlowHttp(seconds=0.3, path="/history"))
     simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
     assert (await comfy.run(invert())).files

@@ -77,7 +77,7 @@ async def test_run_whose_images_are_missed_twice_fails_with_advice(simulator: Si
     assert simulator.log.prompts_queued == 2
 
 
-async def test_silent_socket_is_not_waited_for_forever(
+async def test_run_does_not_wait_forever_for_a_silent_socket(
     simulator: Simulator, comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.comfyui.runs.watch.SENT_LATE_SECONDS", 0.2)

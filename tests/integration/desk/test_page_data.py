@@ -96,7 +96,7 @@ async def wait_until_ended(http: httpx.AsyncClient, job_id: str) -> None:
 PASSWORD = "a cat & a hill = 2"
 
 
-async def test_job_links_its_owner_to_its_comfyui_on_this_machine_only(tmp_path: Path) -> None:
+async def test_job_links_to_its_comfyui_only_on_this_machine(tmp_path: Path) -> None:
     async with Simulator() as comfyui:
         made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])
         async with open_desk(made) as desk, owner_http(desk.ready.url) as owner:

@@ -107,7 +107,7 @@ async def test_chosen_wildcards_are_values_of_the_job(desk: OpenDesk) -> None:
     assert (await call(desk, "POST", "/api/desk/batches/estimate", everything))["labels"] == ["a fox", "a heron"]
 
 
-async def test_braces_stay_in_prompts_unless_wildcards_are_on(desk: OpenDesk) -> None:
+async def test_braces_are_kept_in_prompts_unless_wildcards_are_on(desk: OpenDesk) -> None:
     request = {"effect_slug": PAINTER, "prompts": ["a {red|blue} fox"]}
     [job] = await ended_jobs(desk, (await desk.client.add_batch(request)).id)
     assert (await values_of(desk, job))["prompt"] == "a {red|blue} fox"

@@ -79,7 +79,7 @@ def test_busy_counts_servers_that_are_sampling(tmp_path: Path) -> None:
     assert one.busy == 0
 
 
-async def test_model_stays_loaded_for_the_next_prompt(tmp_path: Path) -> None:
+async def test_model_remains_loaded_for_the_next_prompt(tmp_path: Path) -> None:
     """There is no memory for a second copy of the model."""
     async with Simulator(gpu=gpu_options(tmp_path)) as simulator, ComfyClient(simulator.url) as client:
         await client.run(GRAPH)

@@ -113,7 +113,7 @@ async def test_server_removed_from_the_settings_is_not_waited_for(
     assert state.unfinished_runs() == []
 
 
-async def test_removed_server_is_not_waited_for(
+async def test_orphaned_file_removal_does_not_wait_for_a_removed_server(
     simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
     prompt_id = await leave_preview(simulator, **{MARK: "1-abc"})
@@ -247,7 +247,7 @@ async def test_upload_is_not_recorded_without_a_known_comfyui_folder(state: Stat
     assert state.unanswered_uploads() == []
 
 
-async def test_hanging_server_is_waited_for_up_to_a_limit(
+async def test_wait_for_a_hanging_server_is_limited(
     simulator: Simulator, state: StateFolder, network: Proxy, proxied_servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)

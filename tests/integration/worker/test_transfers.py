@@ -142,7 +142,7 @@ class TestDownloads:
         await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh, sha256=digest)
         assert (tmp_path / "a").read_bytes() == b"12345"
 
-    async def test_download_fails_if_the_checksum_stays_wrong(
+    async def test_download_fails_if_the_checksum_remains_wrong(
         self, storage: Storage, transfers: Transfers, tmp_path: Path
     ) -> None:
         storage.files["a"] = b"12345"

@@ -83,7 +83,7 @@ async def expects_failed_tile(queue: PageDriver, place: Locator, reason: str) ->
         assert len(picture.convert("RGB").getcolors(picture.width * picture.height) or []) > 16
 
 
-async def test_failed_batch_says_why_in_its_row(queue: PageDriver) -> None:
+async def test_failed_batch_shows_the_reason_in_its_row(queue: PageDriver) -> None:
     await queue.misbehave("Fail", class_type="ImageInvert", message="the decoder has no weights", times=1)
     await queue.submit_batch("lakes", ["one", "two"])
     row = queue.unit("lakes")
@@ -97,7 +97,7 @@ async def test_failed_batch_says_why_in_its_row(queue: PageDriver) -> None:
         assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
 
 
-async def test_cut_texts_end_in_an_ellipsis_and_are_whole_on_hover(queue: PageDriver) -> None:
+async def test_truncated_texts_end_in_an_ellipsis_and_are_complete_on_hover(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Fail", class_type="ImageInvert", message=ERROR, times=1)
     await queue.submit_batch(LONG, [f"first {LONG}", "two"])

@@ -161,7 +161,7 @@ class TestLabels:
         items = expanded(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
         assert [item.label for item in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
 
-    def test_long_prompt_is_cut_between_words(self) -> None:
+    def test_long_prompt_is_truncated_between_words(self) -> None:
         (item,) = expanded(prompts=["word " * 100])
         assert item.label == " ".join(["word"] * 12) + "…"
 

@@ -129,7 +129,7 @@ def test_posix_file_url_is_a_local_folder() -> None:
         ("\\\\?\\C:\\data", "\\\\?\\C:\\data"),
     ],
 )
-def test_extended_path_lifts_the_length_limit(path: str, long: str) -> None:
+def test_extended_path_has_no_length_limit(path: str, long: str) -> None:
     assert safe_names.extended_path(PureWindowsPath(path), windows=True) == long
 
 

@@ -64,7 +64,7 @@ async def test_move_to_a_capable_server_costs_no_attempt() -> None:
         assert (job.client_id, job.attempts) == ("b", 1)
 
 
-async def test_unreachable_server_is_not_waited_for() -> None:
+async def test_job_does_not_wait_for_an_unreachable_server() -> None:
     async with Simulator() as simulator, WorkflowPool([simulator.url, NOWHERE], timings=QUICK) as pool:
         await pool.wait_ready()
         simulator.misbehave(BROKEN)
@@ -147,7 +147,7 @@ class TestRefusedByEveryServer:
         for name in "abc":
             assert f"{name}: {'; '.join(lacking)}" in caught.value.detail
 
-    async def test_unreachable_server_is_waited_for_until_it_is_removed(self, simulator: Simulator) -> None:
+    async def test_job_waits_for_an_unreachable_server_until_it_is_removed(self, simulator: Simulator) -> None:
         async with WorkflowPool({"here": simulator.url, "away": NOWHERE}, timings=QUICK) as pool:
             await pool.wait_ready()
             job = await pool.enqueue(self.GRAPH)

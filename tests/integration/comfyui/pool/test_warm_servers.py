@@ -111,7 +111,7 @@ async def test_identical_graphs_run_once_and_are_then_served_from_the_cache(tmp_
         assert again.client_id == jobs[0].client_id
 
 
-async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_does_not_wait_for_an_uncached_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         with monkeypatch.context() as patch:

@@ -72,7 +72,7 @@ def test_lost_gpu_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> None:
     ("visible", "seen"),
     [("1", ["GPU-bbb"]), ("GPU-a", ["GPU-aaa"]), ("1,0", ["GPU-bbb", "GPU-aaa"]), ("7", ["gpu"]), ("", ["gpu"])],
 )
-def test_hidden_gpus_stay_hidden(tools: Path, visible: str, seen: list[str]) -> None:
+def test_hidden_gpus_remain_hidden(tools: Path, visible: str, seen: list[str]) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     environment = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert [gpu.key for gpu in find_gpus(environment=environment)] == seen

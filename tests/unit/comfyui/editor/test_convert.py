@@ -440,7 +440,7 @@ class TestDisagreeingLinks:
         found = inputs(workflow([empty(1), empty(4), save(2, slot), save(3, None)], links))
         assert found["2"].get("images") == expected
 
-    def test_input_that_names_its_link_keeps_it_at_another_position(self) -> None:
+    def test_input_that_names_its_link_keeps_the_link_at_another_position(self) -> None:
         blend = node(2, "ImageBlend", [("image1", "IMAGE", None), ("image2", "IMAGE", 5)], values=[0.5, "normal"])
         found = inputs(workflow([empty(1), blend, save(3, 6)], [(5, 1, 0, 2, 0), (6, 2, 0, 3, 0)]))
         assert (found["2"].get("image1"), found["2"].get("image2")) == (None, ["1", 0])
