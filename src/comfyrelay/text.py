@@ -71,6 +71,11 @@ def excerpt(text: str, *, length: int) -> str:
     return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0][: length - 1]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 job" or "2,000 jobs"."""
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
 def format_bytes(count: int) -> str:
     """Format a number of bytes, as in `1.5 GB`."""
     size = float(count)

@@ -1,10 +1,10 @@
-"""Untrusted text is harmless in a database and on a terminal."""
+"""Untrusted text is harmless in a database and on a terminal, and texts are formatted for users."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.text import excerpt, is_storable, one_line, printable, storable
+from comfyrelay.text import counted, excerpt, is_storable, one_line, printable, storable
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,8 @@ def test_excerpt_is_not_longer_than_its_length(text: str, length: int) -> None:
     short = excerpt(text, length=length)
     assert len(short) <= length
     assert short.endswith("…")
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 jobs"), (1, "1 job"), (2000, "2,000 jobs")])
+def test_nouns_follow_their_count(count: int, text: str) -> None:
+    assert counted(count, "job") == text

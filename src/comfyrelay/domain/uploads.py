@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from comfyrelay.errors import InvalidInput, TooLarge, UploadLimitReached
-from comfyrelay.text import format_bytes, printable
+from comfyrelay.text import counted, format_bytes, printable
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
@@ -47,11 +47,11 @@ class UploadLimits:
         if self.max_bytes is not None and usage.bytes + new_bytes > self.max_bytes:
             limit = f"{format_bytes(self.max_bytes)} in all, and {format_bytes(new_bytes)} more would exceed it"
         elif self.max_files is not None and usage.files + new_files > self.max_files:
-            limit = f"{self.max_files:,} files"
+            limit = counted(self.max_files, "file")
         if limit is not None:
             raise UploadLimitReached(
-                f"Your uploads ({usage.files:,} files, {format_bytes(usage.bytes)}) have reached your limit: {limit}. "
-                "Delete uploads or videos that you no longer need. "
+                f"Your uploads ({counted(usage.files, 'file')}, {format_bytes(usage.bytes)}) have reached your limit: "
+                f"{limit}. Delete uploads or videos that you no longer need. "
                 f"Uploads that no job has used are deleted after {unused_hours:g} hours."
             )
 

@@ -66,7 +66,7 @@ async def test_problem_is_mailed_once_in_the_quiet_time(
         assert (await mailbox.next())["Subject"] == "relay.test: 2 problems"
         await advance(api, 31)
         await alerts.notify([])
-        assert (await mailbox.next())["Subject"] == "relay.test: all is well again"
+        assert (await mailbox.next())["Subject"] == "relay.test: all problems are over"
         await advance(api, 31)
         await alerts.notify([])
         assert mailbox.mails.empty()
@@ -94,7 +94,7 @@ async def test_one_of_several_servers_sends_each_alert(
         await first.notify([])
         assert mailbox.mails.empty()
         await second.notify([])
-        assert (await mailbox.next())["Subject"] == "relay.test: all is well again"
+        assert (await mailbox.next())["Subject"] == "relay.test: all problems are over"
         await first.notify([])
         assert mailbox.mails.empty()
 
@@ -108,7 +108,7 @@ async def test_problem_of_a_stopped_server_ends(
         assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
         await advance(api, 3)
         await api.engine.operations.alerts.notify([])
-        assert (await mailbox.next())["Subject"] == "relay.test: all is well again"
+        assert (await mailbox.next())["Subject"] == "relay.test: all problems are over"
 
 
 async def test_alert_is_sent_while_the_database_is_unreachable(

@@ -490,7 +490,7 @@ class TestDeleting:
             "not_deleted": [],
             "refused": [],
         }
-        assert done["message"] == "Deleted 2 outputs, with 1 jobs."
+        assert done["message"] == "Deleted 2 outputs, with 1 job."
         assert await scenario.ids() == [remaining]
         assert await scenario.ids(collection=best) == [remaining]
         problem_of(await scenario.user.call("GET", f"/api/ai-jobs/{job_id}"), 404)
@@ -506,7 +506,7 @@ class TestDeleting:
         [job_id] = {item["job_id"] for item in await scenario.items()}
         answer = (await scenario.user.call("POST", "/api/gallery/delete", {"ids": [ids[1]]})).json()
         assert (answer["data"]["deleted"], answer["data"]["jobs"]) == ([ids[1]], 0)
-        assert answer["message"] == "Deleted 1 outputs."
+        assert answer["message"] == "Deleted 1 output."
         assert await scenario.ids(collection=best, sort="oldest") == [ids[0], ids[2]]
         job = await scenario.user.get(f"/api/ai-jobs/{job_id}")
         assert [(output["file_id"], output["number"]) for output in job["outputs"]] == [(ids[0], 1), (ids[2], 3)]

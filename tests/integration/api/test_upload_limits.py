@@ -57,7 +57,7 @@ async def test_announced_bytes_count_before_they_are_sent(user: Caller) -> None:
     problem = problem_of(await user.call("POST", UPLOADS, body(1001)), 409)
     assert problem["type"].endswith("upload_limit_reached")
     assert problem["detail"] == (
-        "Your uploads (1 files, 9.0 KB) have reached your limit: 10.0 KB in all, and 1.0 KB more would exceed it. "
+        "Your uploads (1 file, 9.0 KB) have reached your limit: 10.0 KB in all, and 1.0 KB more would exceed it. "
         "Delete uploads or videos that you no longer need. Uploads that no job has used are deleted after 24 hours."
     )
     await user.post(UPLOADS, body(1000))

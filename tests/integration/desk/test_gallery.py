@@ -50,7 +50,7 @@ async def test_copied_outputs_stay_in_the_folder_after_deletion(desk: OpenDesk) 
     before = (folder / "a cat.png").read_bytes()
     deleted = (await call(desk, "POST", "/api/gallery/delete", {"ids": [ids["a cat"]]})).json()
     assert (deleted["data"]["deleted"], deleted["data"]["files"]) == ([ids["a cat"]], 1)
-    assert deleted["message"] == "Deleted 1 outputs, with 1 jobs and 1 files in the output folder."
+    assert deleted["message"] == "Deleted 1 output, with 1 job and 1 file in the output folder."
     assert (folder / "a cat.png").read_bytes() == before
 
 

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from comfyrelay.cli.output import print_line, progress_bar
 from comfyrelay.cli.target import DataDir, load_settings_of
 from comfyrelay.extras import require
+from comfyrelay.text import counted
 
 if TYPE_CHECKING:
     from comfyrelay.services.operations.reconcile import ReconcileReport
@@ -32,7 +33,7 @@ def backup(
 
     with progress_bar("Copying", DownloadColumn) as progress:
         path, manifest = create_backup(load_settings_of(data_dir), folder, progress=progress)
-    print_line(f"{path}: {len(manifest.entries)} files, {decimal(manifest.size)}")
+    print_line(f"{path}: {counted(len(manifest.entries), 'file')}, {decimal(manifest.size)}")
     for link in manifest.left_out:
         print_line(f"  left out, because it links to another folder: {link}")
 
@@ -68,7 +69,7 @@ def restore(
         print_line(f"  previous data: {path}")
     report = asyncio.run(_check(settings))
     if report.is_clean:
-        print_line(f"Queue, jobs and ledger agree ({report.jobs} jobs).")
+        print_line(f"Queue, jobs and ledger agree ({counted(report.jobs, 'job')}).")
         return
     print_line(f"{len(report.findings)} inconsistencies. Repair them with: comfyrelay reconcile --repair")
     raise typer.Exit(INCONSISTENT)

@@ -18,6 +18,7 @@ from comfyrelay.cli.output import print_json, print_line, print_note
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
+from comfyrelay.text import counted
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -190,7 +191,7 @@ async def _read_fleets(
 def _status_row(fleet: FleetAutoscalingStatus) -> TableRow:
     states = ", ".join(f"{count} {state}" for state, count in fleet.by_state.items() if count) or "none"
     mode = " (paused)" if fleet.is_paused else " (dry run)" if fleet.is_dry_run else ""
-    queued = f"{fleet.queued_jobs} jobs, {fleet.queued_seconds:.0f} s" if fleet.queued_jobs else "nothing"
+    queued = f"{counted(fleet.queued_jobs, 'job')}, {fleet.queued_seconds:.0f} s" if fleet.queued_jobs else "nothing"
     # Without a price, the cost is 0.
     cost = "unknown" if fleet.machines and not fleet.spent_per_hour else f"{fleet.spent_per_hour:.2f}"
     notes = [] if fleet.decision is None else [f"{fleet.decision.created_at:%H:%M:%S}: {fleet.decision.reason}"]

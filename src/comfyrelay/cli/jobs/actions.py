@@ -14,6 +14,7 @@ from comfyrelay.cli.options import Json
 from comfyrelay.cli.output import print_json, print_line, print_note
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.text import counted
 
 if TYPE_CHECKING:
     from comfyrelay.client import ActionResult, Client, Found
@@ -139,10 +140,10 @@ def delete(
             return await client.delete_job(found.id, keep_files=keep_files)
         done = await client.delete_batch(found.id, keep_files=keep_files)
         if done.data.refused:
-            raise InvalidInput(f"{done.data.changed} jobs were deleted. {done.data.refused[0].detail}")
-        files = f", with {done.data.files} files" if done.data.files else ""
+            raise InvalidInput(f"{counted(done.data.changed, 'job')} deleted. {done.data.refused[0].detail}")
+        files = f", with {counted(done.data.files, 'file')}" if done.data.files else ""
         remaining = f" Not deleted: {'; '.join(done.data.not_deleted)}." if done.data.not_deleted else ""
-        return replace(done, message=f"{done.data.changed} jobs deleted{files}.{remaining}")
+        return replace(done, message=f"{counted(done.data.changed, 'job')} deleted{files}.{remaining}")
 
     _apply(job, url, delete_one, as_json=as_json)
 

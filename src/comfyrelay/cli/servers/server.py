@@ -15,6 +15,7 @@ from comfyrelay.cli.recorded import recorded
 from comfyrelay.cli.running import run_event_loop, run_with_engine, without_garbage_collection
 from comfyrelay.cli.unknown_settings import warn_of_unknown
 from comfyrelay.extras import require
+from comfyrelay.text import counted
 
 if TYPE_CHECKING:
     from comfyrelay.server.http.secrets import Secrets
@@ -104,4 +105,4 @@ def _print_report(report: ReconcileReport, *, repaired: bool) -> None:
         advice = f"{count} repaired." if repaired else "Repair them with: comfyrelay reconcile --repair"
         print_line(f"{len(report.findings)} inconsistencies. {advice}")
     elif not report.shards_down:
-        print_line(f"Queue, jobs and ledger agree ({report.jobs} jobs).")
+        print_line(f"Queue, jobs and ledger agree ({counted(report.jobs, 'job')}).")

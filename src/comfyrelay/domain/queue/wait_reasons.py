@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from comfyrelay.domain.capabilities import UnmetRequirements, merge_unmet, wait_text
 from comfyrelay.domain.queue.memory import another_worker_text, larger_gpu_text
 from comfyrelay.domain.queue.progress import Progress
+from comfyrelay.text import counted
 
 # Only the newest runs set the pace: older ones may have run on another machine.
 NEWEST_DONE = 10
@@ -242,7 +243,7 @@ def format_duration(seconds: float) -> str:
 def _about(seconds: float) -> str:
     number, unit = (seconds, "second") if seconds < 90 else (seconds / 60, "minute")
     count = max(1, round(number))
-    return f"about {count} {unit}{'s' if count > 1 else ''}"
+    return f"about {counted(count, unit)}"
 
 
 def is_prefetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> bool:

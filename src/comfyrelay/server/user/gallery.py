@@ -19,6 +19,7 @@ from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, SlugFilter, 
 from comfyrelay.services.gallery.collections import CollectionView
 from comfyrelay.services.gallery.listing import GalleryOutputView, GalleryQuery, OutputGroup
 from comfyrelay.storage.headers import content_disposition
+from comfyrelay.text import counted
 
 router = user_router("/api", "gallery")
 _SEARCH = (
@@ -134,9 +135,9 @@ async def delete_outputs(
     """Delete outputs. A job without remaining outputs is deleted with its log. The ledger is not changed."""
     done = await context.engine.gallery.actions.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
     data = wire.DeletedOutputs.of(done, done.jobs, jobs=done.jobs.changed)
-    jobs = f", with {data.jobs} jobs" if data.jobs else ""
-    files = f" and {data.files} files in the output folder" if data.files else ""
-    return Answer(data=data, message=f"Deleted {len(data.deleted)} outputs{jobs}{files}.")
+    jobs = f", with {counted(data.jobs, 'job')}" if data.jobs else ""
+    files = f" and {counted(data.files, 'file')} in the output folder" if data.files else ""
+    return Answer(data=data, message=f"Deleted {counted(len(data.deleted), 'output')}{jobs}{files}.")
 
 
 @router.post("/gallery/zip", status_code=201, responses=error_responses(403, 404, 422))

@@ -28,6 +28,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.settings import AlertRule
 from comfyrelay.store.central import alerts
 from comfyrelay.store.database import Tx
+from comfyrelay.text import counted
 
 log = structlog.get_logger(__name__)
 
@@ -219,8 +220,8 @@ def shown(url: str) -> str:
 
 
 def _message(host: str, current: Sequence[Outage], over: Sequence[Outage]) -> tuple[str, str]:
-    problems = f"{len(current)} problem{'' if len(current) == 1 else 's'}"
-    title = f"{host}: {problems}" if current else f"{host}: all is well again"
+    problems = counted(len(current), "problem")
+    title = f"{host}: {problems}" if current else f"{host}: all problems are over"
     texts = [f"{outage.name}: {outage.detail}\n{outage.means}\n{outage.advice}" for outage in current]
     texts += [f"{outage.name}: this problem is over." for outage in over]
     return title, "\n\n".join(texts)

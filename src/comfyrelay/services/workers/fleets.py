@@ -17,6 +17,7 @@ from comfyrelay.store.central.autoscaling import machines as machine_rows
 from comfyrelay.store.central.queue import missing_requirements
 from comfyrelay.store.central.workers import fleets, workers
 from comfyrelay.store.database import Tx
+from comfyrelay.text import counted
 
 # Nested settings, which are merged field by field.
 SPECS = ("machines", "autoscaling")
@@ -123,7 +124,7 @@ async def _require_no_machines(tx: Tx, fleet: FleetRecord) -> None:
     """Raise `Conflict` if the fleet has machines, because they would be orphaned and keep costing money."""
     if count := len(await machine_rows.present(tx, [fleet.id])):
         raise Conflict(
-            f"The {fleet.stage} fleet {fleet.slug!r} still has {count} machine{'s' if count > 1 else ''}. Set its "
+            f"The {fleet.stage} fleet {fleet.slug!r} still has {counted(count, 'machine')}. Set its "
             "max_machines to 0, and wait until they have ended."
         )
 
