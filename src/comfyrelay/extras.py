@@ -32,7 +32,7 @@ MODULES: Mapping[str, frozenset[str]] = {
     "alerts": frozenset({"apprise"}),
     "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
     "desk": _SERVER | _MEDIA | _SIMULATOR | {"apprise", "segno", "tomlkit"},
-    "editor": _SERVER | {"comfyui_frontend_package"},
+    "editor": _SERVER | {"comfyui_frontend_package", "comfyui_subgraph_blueprints"},
     "gateway": frozenset({"aiohttp"}),
     "kubernetes": frozenset({"google.protobuf", "grpc"}),
     "media": _MEDIA,

@@ -422,7 +422,7 @@ async def _check_files(ada: Client) -> None:
 async def test_unsupported_parts_are_empty(site: ComfyuiSite) -> None:
     get = site.client.get
     assert all(path.startswith(("/extensions/core/", "/extensions/comfyrelay/")) for path in await get("/extensions"))
-    for path in ("/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements", "/internal/folder_paths"):
+    for path in ("/i18n", "/workflow_templates", "/node_replacements", "/internal/folder_paths"):
         assert await get(path) == {}, path
     assert await get("/embeddings") == []
     assert await get("/users") == {"storage": "server", "migrated": True}
@@ -434,6 +434,17 @@ async def test_unsupported_parts_are_empty(site: ComfyuiSite) -> None:
     assert (await site.client.post("/free", {"unload_models": True})).status_code == 200
     assert (await site.client.http.patch("/internal/logs/subscribe", json={"enabled": True})).status_code == 200
     assert (await site.client.http.get("/api/no-such-route")).text == "404: Not Found"
+
+
+async def test_blueprints_are_listed_and_read_as_in_comfyui(site: ComfyuiSite) -> None:
+    listed = await site.client.get("/global_subgraphs")
+    [key] = [key for key, entry in listed.items() if entry["name"] == "Image Blur"]
+    assert listed[key] == {"source": "templates", "name": "Image Blur", "info": {"node_pack": "comfyui"}}
+    found = await site.client.get(f"/api/global_subgraphs/{key}")
+    [node] = json.loads(found.pop("data"))["nodes"]
+    assert found == listed[key]
+    assert node["title"] == "Image Blur"
+    assert await site.client.get("/global_subgraphs/unknown") is None
 
 
 async def test_extra_data_of_prompts_counts_as_space(tmp_path: Path, backend: SqliteBackend | PostgresBackend) -> None:

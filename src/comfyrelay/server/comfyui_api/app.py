@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import WebSocketRoute
 
-from comfyrelay.server.comfyui_api import editor, extensions, files, jobs, nodes, prompts
+from comfyrelay.server.comfyui_api import blueprints, editor, extensions, files, jobs, nodes, prompts
 from comfyrelay.server.comfyui_api.frontend import frontend_routes
 from comfyrelay.server.comfyui_api.socket import Sockets
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
 
 log = structlog.get_logger(__name__)
-MODULES = (prompts, jobs, files, nodes, editor, extensions)
+MODULES = (prompts, jobs, files, nodes, editor, blueprints, extensions)
 
 
 def create_comfyui_app(context: Context) -> Starlette:

@@ -21,7 +21,6 @@ JOB, WORKFLOW = "job", "workflow"
 FILE_HEADERS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 # The responses of a ComfyUI without these optional parts, which ComfyRelay does not have.
 _WITHOUT: dict[str, Any] = {
-    "/global_subgraphs": {},
     "/i18n": {},
     "/node_replacements": {},
 }
