@@ -21,16 +21,18 @@ from comfyrelay.settings import Settings
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import files, videos
 from comfyrelay.store.types import relay_now
+from tests.support.api_calls import png
 
 GRAPH = {
-    "1": {"class_type": "LoadVideo", "inputs": {"file": "{{INPUT}}"}},
+    "1": {"class_type": "LoadImage", "inputs": {"image": "{{INPUT}}"}},
     "2": {"class_type": "Invert", "inputs": {"image": ["1", 0], "text": "{{PROMPT}}"}},
     "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0]}},
 }
 PROPERTIES = [
     {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "default_value": "a cat", "user_configurable": True},
-    {"key": "input", "type": "video", "placeholder": "{{INPUT}}", "required": True, "is_primary_input": True},
+    {"key": "input", "type": "image", "placeholder": "{{INPUT}}", "required": True, "is_primary_input": True},
 ]
+PICTURE = png("blue")
 COST = 7
 
 
@@ -103,11 +105,13 @@ async def add_jobs(filled: Filled, user: User, effect_id: int, count: int) -> No
 async def _add_videos(engine: Engine, user: User, count: int) -> list[str]:
     ids = [uuid.uuid4().hex for _ in range(count)]
     own = {"tenant_id": user.tenant_id, "user_id": user.id, "created_at": relay_now()}
+    paths = {id_: f"uploads/{id_}" for id_ in ids}
+    for path in paths.values():
+        await engine.objects.put(path, PICTURE)
 
     async def work(tx: Tx) -> None:
-        for id_ in ids:
-            path = f"uploads/{id_}"
-            await tx.execute(insert(files).values(id=id_, disk="objects", path=path, mime_type="video/mp4", **own))
+        for id_, path in paths.items():
+            await tx.execute(insert(files).values(id=id_, disk="objects", path=path, mime_type="image/png", **own))
             await tx.execute(insert(videos).values(id=id_, original_file_id=id_, updated_at=relay_now(), **own))
 
     await (await engine.databases.shard_of(user.tenant_id)).run("bench", work)
