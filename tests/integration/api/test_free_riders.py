@@ -285,7 +285,8 @@ class TestJobs:
             (mkv_that_claims(0.5, video("matroska", frames=50)), "This must be at most 1 seconds long."),
             (
                 video("matroska", frames=80, rate=100),
-                "This video has more than 60 frames a second. Save it with 30, and upload it again.",
+                "This video has more than 60 frames per second. It must have at most 60 frames, and has 80. "
+                "Shorten it, or save it with 60 frames per second.",
             ),
         ],
         ids=["false duration", "many frames"],
@@ -300,6 +301,16 @@ class TestJobs:
         body = {"effect_id": effect_id, "input_file_id": file_id, "idempotency_key": "k"}
         refused = problem_of(await user.call("POST", "/api/ai-jobs", body), 422)
         assert refused["errors"] == {"input_file_id": problem}
+
+    async def test_slow_motion_costs_what_its_frames_take(self, api: Api) -> None:
+        user = await api.user(tokens=100)
+        effect_id = await offer_converter(api, "video", price_formula="60 * seconds", max_credits_cost=90)
+        for frames, rate, tokens in ((20, 60, 20), (48, 240, 48)):
+            data = video(frames=frames, rate=rate)
+            body = {"effect_id": effect_id, "input_file_id": await upload(user, data, mime_type="video/mp4")}
+            assert (await user.post("/api/ai-jobs/price", body))["tokens"] == tokens
+            job = await user.post("/api/ai-jobs", {**body, "idempotency_key": f"{rate}"})
+            assert job["reserved_tokens"] == tokens
 
     async def test_file_that_is_not_uploaded_yet_is_refused(self, api: Api) -> None:
         """Otherwise, any file could be uploaded after the limits were checked."""

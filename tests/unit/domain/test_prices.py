@@ -175,6 +175,13 @@ def prop_of(type_: str, **fields: Any) -> Property:
         ("video", InputFacts(width=1920, height=1080, seconds=120), None),
         ("video", InputFacts(width=1920, height=1080, seconds=121), "This must be at most 120 seconds long."),
         ("video", InputFacts(width=8000, height=4000, seconds=1), "This video is larger than 4K."),
+        ("video", InputFacts(width=64, height=64, seconds=120, frames=7320), None),
+        ("video", InputFacts(width=64, height=64, seconds=30, frames=7200), None),
+        (
+            "video",
+            InputFacts(width=64, height=64, seconds=0.1, frames=7201),
+            "This video has more than 60 frames per second. It must have at most 7,200 frames, and has 7,201.",
+        ),
         ("video", InputFacts(width=64, height=64), "The duration of this file is unknown."),
         ("audio", InputFacts(seconds=3601), "This must be at most 120 seconds long."),
         ("image", InputFacts(width=8000, height=6000, seconds=0), None),

@@ -57,8 +57,8 @@ def facts_of(values: Sequence[Value], measured: InputFacts) -> dict[str, Fractio
         facts["seconds"] = max(by_role[Role.DURATION])
     elif by_role[Role.LENGTH] and rates:
         facts["seconds"] = max(by_role[Role.LENGTH]) / min(rates)
-    elif measured.seconds is not None:
-        facts["seconds"] = _exact(measured.seconds)
+    elif measured.counted_seconds is not None:
+        facts["seconds"] = _exact(measured.counted_seconds)
     if by_role[Role.MEGAPIXELS]:
         facts["megapixels"] = max(by_role[Role.MEGAPIXELS])
     elif by_role[Role.WIDTH] and by_role[Role.HEIGHT]:

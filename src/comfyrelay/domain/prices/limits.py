@@ -43,8 +43,10 @@ _BATCH_KEYS = ("batch_size", "batch", "num_images", "amount", "batch_count", "im
 _FACTOR = 10
 _NODE_FACTOR = 100
 PIXELS = 1_000_000
-# Usual videos have at most 60 frames a second.
-MAX_FRAME_RATE = 61
+# Slow-motion recordings have up to 240 frames per second, and take as much work as longer videos with this frame rate.
+FRAMES_PER_SECOND = 60
+# Durations are rounded.
+_USUAL_FRAME_RATE = 61
 # The size of a 4K video. For an image, the property has a limit.
 MAX_FRAME_PIXELS = 9 * PIXELS
 
@@ -61,6 +63,15 @@ class InputFacts:
     @property
     def pixels(self) -> int:
         return (self.width or 0) * (self.height or 0)
+
+    @property
+    def counted_seconds(self) -> float | None:
+        """The duration for limits and prices. Of a video with more than 60 frames per second, 60 frames count as one
+        second: otherwise a short video could have any number of frames."""
+        if self.seconds is None or self.frames is None:
+            return self.seconds
+        is_usual = self.frames <= max(1, math.ceil(self.seconds * _USUAL_FRAME_RATE))
+        return self.seconds if is_usual else self.frames / FRAMES_PER_SECOND
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,10 +215,14 @@ def _image_problem(facts: InputFacts, megapixels: float) -> str | None:
 
 
 def _recording_problem(facts: InputFacts, seconds: float) -> str | None:
-    if facts.seconds is None:
+    if facts.seconds is None or facts.counted_seconds is None:
         return "The duration of this file is unknown. Save it as MP4 or MP3, and upload it again."
     if facts.seconds > seconds:
         return f"This must be at most {seconds:g} seconds long."
-    if facts.frames is not None and facts.frames > max(1, math.ceil(facts.seconds * MAX_FRAME_RATE)):
-        return "This video has more than 60 frames a second. Save it with 30, and upload it again."
+    if facts.counted_seconds > seconds:
+        return (
+            f"This video has more than {FRAMES_PER_SECOND} frames per second. It must have at most "
+            f"{seconds * FRAMES_PER_SECOND:,.0f} frames, and has {facts.frames:,}. Shorten it, or save it with "
+            f"{FRAMES_PER_SECOND} frames per second."
+        )
     return "This video is larger than 4K." if facts.pixels > MAX_FRAME_PIXELS else None
