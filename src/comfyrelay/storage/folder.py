@@ -256,7 +256,13 @@ def disk(path: str) -> Iterator[None]:
 
 
 def _stat(path: str, found: os.stat_result) -> ObjectStat:
-    return ObjectStat(size=found.st_size, content_type=guess_content_type(path), modified_at=_time(found))
+    return ObjectStat(
+        size=found.st_size,
+        content_type=guess_content_type(path),
+        modified_at=_time(found),
+        # Two writes within the resolution of the clock make two files, as each file is renamed to its path.
+        etag=f"{found.st_ino:x}-{found.st_mtime_ns:x}",
+    )
 
 
 def _time(stat: os.stat_result) -> datetime:

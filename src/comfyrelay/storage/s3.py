@@ -74,7 +74,10 @@ class S3Objects:
                 return None
             raise translate(error, bucket=self._bucket, path=path) from error
         return ObjectStat(
-            size=head["ContentLength"], content_type=head.get("ContentType"), modified_at=head["LastModified"]
+            size=head["ContentLength"],
+            content_type=head.get("ContentType"),
+            modified_at=head["LastModified"],
+            etag=head["ETag"],
         )
 
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:

@@ -8,11 +8,12 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectStat:
-    """Metadata of an object."""
+    """Metadata of an object. The `etag` changes when the object is replaced."""
 
     size: int
     content_type: str | None
     modified_at: datetime
+    etag: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

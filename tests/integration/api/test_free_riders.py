@@ -312,6 +312,18 @@ class TestJobs:
             job = await user.post("/api/ai-jobs", {**body, "idempotency_key": f"{rate}"})
             assert job["reserved_tokens"] == tokens
 
+    async def test_replaced_input_is_measured_again(self, api: Api) -> None:
+        """A few S3 servers let an upload replace another one."""
+        user = await api.user(tokens=100)
+        effect_id = await offer_converter(api, "video", price_formula="50 * seconds", max_credits_cost=90)
+        long, short = video(frames=20), video(frames=10)
+        file_id = await upload(user, short + bytes(len(long) - len(short)), mime_type="video/mp4")
+        body = {"effect_id": effect_id, "input_file_id": file_id}
+        assert (await user.post("/api/ai-jobs/price", body))["tokens"] == 20
+        [path] = [entry.path async for entry in api.engine.objects.list() if file_id in entry.path]
+        await api.engine.objects.put(path, long)
+        assert (await user.post("/api/ai-jobs/price", body))["tokens"] == 40
+
     async def test_file_that_is_not_uploaded_yet_is_refused(self, api: Api) -> None:
         """Otherwise, any file could be uploaded after the limits were checked."""
         user = await api.user(tokens=100)

@@ -39,6 +39,17 @@ async def test_second_put_replaces_the_first(store: ObjectStore) -> None:
     assert await store.get("a") == b"second"
 
 
+async def test_etag_changes_when_an_object_is_replaced(store: ObjectStore) -> None:
+    tags = []
+    for data in (b"first", b"other", b"third"):
+        await store.put("a", data)
+        stats = [await store.stat("a") for _ in range(2)]
+        assert stats[0] is not None
+        assert stats[0] == stats[1]
+        tags.append(stats[0].etag)
+    assert len(set(tags)) == 3
+
+
 async def test_copy_is_independent_of_its_source(store: ObjectStore) -> None:
     await store.put("a/upload.png", b"first")
     await store.copy("a/upload.png", "b/output.png")

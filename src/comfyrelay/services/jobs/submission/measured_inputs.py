@@ -21,8 +21,8 @@ class MeasuredInputs:
     def __init__(self, objects: ObjectStore, probes: Probes) -> None:
         self._objects = objects
         self._probes = probes
-        # Files that were read completely, by path and size. An uploaded file never changes.
-        self._known: dict[tuple[str, int], InputFacts] = {}
+        # Files that were read completely, by path and ETag. A few S3 servers let an upload replace another one.
+        self._known: dict[tuple[str, str], InputFacts] = {}
 
     async def of(
         self, files: Iterable[StoredFile], effect: PricedEffect, properties: Sequence[Property]
@@ -42,11 +42,11 @@ class MeasuredInputs:
         if kind == "image" and not is_priced and (facts := await self._read_header(file, stat.size)) is not None:
             # The image is not decoded.
             return facts
-        known = self._known.get((file.path, stat.size))
+        known = self._known.get((file.path, stat.etag))
         if known is None:
             if len(self._known) >= MAX_KNOWN_FILES:
                 del self._known[next(iter(self._known))]
-            known = self._known[file.path, stat.size] = await self._probe(file, stat.size)
+            known = self._known[file.path, stat.etag] = await self._probe(file, stat.size)
         return known
 
     async def _probe(self, file: StoredFile, size: int) -> InputFacts:
