@@ -16,6 +16,7 @@ from PIL import Image
 from comfyrelay.domain.records.accounts import TokenScope
 from comfyrelay.server.comfyui_api.app import MODULES
 from tests.integration.api.test_node_definitions import bring
+from tests.integration.api.test_unstorable_values import UNSTORABLE
 from tests.support.api import PASSWORD, Caller
 from tests.support.api_calls import png, submit
 from tests.support.comfyui_site import MODELS, Client, ComfyuiSite, open_site
@@ -37,7 +38,7 @@ async def site(
         yield site
 
 
-def _filled(path: str) -> str:
+def _filled(path: str, value: str = "x") -> str:
     for name in (
         "{prompt_id}",
         "{job_id}",
@@ -49,7 +50,7 @@ def _filled(path: str) -> str:
         "{id}",
         "{kind}",
     ):
-        path = path.replace(name, "x")
+        path = path.replace(name, value)
     return path
 
 
@@ -61,6 +62,17 @@ async def test_every_route_needs_a_token(site: ComfyuiSite, secret: str | None) 
             response = await stranger.request(method, _filled(path), content=b"{}" if method == "POST" else None)
             assert response.status_code == 401, (method, path)
     assert len(ROUTES) > 80
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("unstorable", UNSTORABLE)
+async def test_unstorable_path_or_query_is_a_client_error(site: ComfyuiSite, unstorable: str) -> None:
+    query = "&".join(f"{name}={unstorable}" for name in ("dir", "filename", "path", "subfolder", "workflow_id"))
+    for method, path in ROUTES:
+        body = b"{}" if method == "POST" else None
+        for target in (_filled(path, unstorable), f"{_filled(path)}?{query}"):
+            response = await site.client.http.request(method, target, content=body)
+            assert response.status_code < 500, (method, target)
 
 
 async def test_every_route_exists_with_and_without_the_api_prefix(site: ComfyuiSite) -> None:

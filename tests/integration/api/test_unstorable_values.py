@@ -35,6 +35,7 @@ def calls(unstorable: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("unstorable", UNSTORABLE)
 async def test_unstorable_path_or_query_is_a_client_error(api: Api, unstorable: str) -> None:
     await api.effect()
