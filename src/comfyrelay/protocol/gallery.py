@@ -19,7 +19,7 @@ class GalleryItem(AnswerBody):
 
     `item_no` is the position of the job in its batch, and `number` the position of the output among the outputs of the
     job. `size` is in bytes, `seconds` is the duration of a video. `url`, `poster_url` (a still image) and `preview_url`
-    (a short clip of a video) are temporary. `collections` are ids.
+    (a short clip of a video) are temporary. With `has_graph`, you may open its workflow. `collections` are ids.
     """
 
     id: str
@@ -39,6 +39,7 @@ class GalleryItem(AnswerBody):
     preview_url: str | None
     workflow_slug: str
     workflow_name: str
+    has_graph: bool
     prompt: str | None
     label: str | None
     seed: int | None

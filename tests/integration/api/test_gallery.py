@@ -117,6 +117,7 @@ class TestListing:
             "poster_url": job["outputs"][0]["poster_url"],
             "preview_url": None,
             "workflow_slug": "clip",
+            "has_graph": False,
             "workflow_name": "clip",
             "prompt": "a cat",
             "label": "a cat",

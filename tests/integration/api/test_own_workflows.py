@@ -130,6 +130,15 @@ class TestPermission:
         assert (await admin.call("PUT", path, {"workflow_slugs": []})).is_success
         assert (await lease(worker))["job_id"] == job["id"]
 
+    async def test_outputs_of_own_workflows_offer_their_graph(self, api: Api) -> None:
+        user = await api.user(tokens=1000)
+        await permit(api, user)
+        await submit_own(user)
+        worker = await api.worker(fleet=FLEET)
+        await complete(api, worker, await lease(worker))
+        [item] = (await user.get("/api/gallery"))["items"]
+        assert item["has_graph"]
+
     async def test_user_cannot_permit_themselves(self, api: Api) -> None:
         user = await api.user()
         assert user.user is not None

@@ -26,6 +26,7 @@ async def create_outputs(desk: OpenDesk, *labels: str) -> dict[str, str]:
         job = await desk.client.submit(workflow_slug=slug, label=label)
         assert (await desk.ended(job.id)).status == "completed"
     items = (await call(desk, "GET", "/api/gallery")).json()["data"]["items"]
+    assert all(item["has_graph"] for item in items)
     return {item["label"]: item["id"] for item in items}
 
 

@@ -129,5 +129,5 @@ async def test_dropped_text_file_gives_one_prompt_per_line(driver: PageDriver) -
     await expect(form.get_by_role("button", name="one per line · 3")).to_be_visible()
     await expect(driver.plan).to_contain_text("3 prompts = 3 jobs")
     await driver.drop(("broken.txt", "text/plain", b"a\xff\xfeb"))
-    await expect(driver.page.get_by_text("“broken.txt” is not a text file").first).to_be_visible()
+    await expect(driver.page.get_by_text("“broken.txt” is not a UTF-8 text file").first).to_be_visible()
     await expect(driver.plan).to_contain_text("3 prompts = 3 jobs")

@@ -182,7 +182,7 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     await expect(units(queue).and_(page.locator('[data-status="completed"]'))).to_have_count(1)
     await page.get_by_role("button", name="Queue actions").click()
     await page.get_by_role("menuitem", name="Clear finished…").click()
-    await page.get_by_role("checkbox", name=re.compile("^Also delete them")).click()
+    await page.get_by_role("checkbox", name=re.compile("^Also delete the jobs")).click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete 1 job").click()
     await expect(page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2

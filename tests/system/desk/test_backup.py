@@ -110,5 +110,5 @@ async def test_running_desk_is_not_replaced(tmp_path: Path) -> None:
         assert (await command("backup", str(tmp_path / "backups"), data_dir=data)).code == 0
         refused = await command("restore", str(tmp_path / "backups"), "--force", data_dir=data)
     assert refused.code == 2
-    assert "Stop it" in refused.err
+    assert "Stop that process" in refused.err
     assert not list(data.glob("before-restore-*"))

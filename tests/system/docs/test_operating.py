@@ -105,7 +105,7 @@ async def remove_worker(page: Page, system: System, worker_id: str, effect: int)
     await button(page, "Resume").click()
     await expect(page.get_by_text("No problems.")).to_be_visible()
 
-    guide_says("The new one is shown once. A worker that has the fleet's secret registers again automatically.")
+    guide_says("The new token is shown once. A worker that has the fleet's secret registers again automatically.")
     await button(page, "New token").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name="Create token").click()

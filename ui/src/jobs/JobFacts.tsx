@@ -18,6 +18,8 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
   const output = job.outputs[0];
   const { me, desk } = useSession();
   const { data: batch } = useQuery({ ...batchQuery(job.batch_id ?? ""), enabled: job.batch_id !== null });
+  // users of a server may not see the graphs of effects
+  const hasGraph = desk ? about?.workflow_slug !== desk.script_workflow : job.effect_id === null;
   const facts: (readonly [string, ReactNode])[] = [
     [texts.workflow, job.workflow_name || about?.workflow_name],
     [
@@ -65,15 +67,10 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
         </Link>
       ),
     ],
-    [
-      texts.comfyui,
-      about && about.workflow_slug !== desk?.script_workflow && (
-        <ComfyuiLinks key="comfyui" jobId={job.id} about={about} />
-      ),
-    ],
+    [texts.comfyui, about && hasGraph && <ComfyuiLinks key="comfyui" jobId={job.id} about={about} />],
     [
       texts.editor,
-      me.has_editor && (desk || job.effect_id === null) && (
+      me.has_editor && hasGraph && (
         <Button key="editor" size="small" icon={PencilRuler} onClick={() => void openEditor({ job_id: job.id })}>
           {texts.openInEditor}
         </Button>

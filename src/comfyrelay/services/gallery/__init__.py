@@ -15,7 +15,11 @@ class Gallery:
     def __init__(self, context: ServiceContext, jobs: Jobs) -> None:
         databases, objects = context.databases, context.objects
         self.listing = GalleryListing(
-            databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds
+            databases,
+            objects,
+            jobs.media,
+            ttl_seconds=context.settings.presigned_ttl_seconds,
+            users_are_owners=context.hooks.users_are_owners,
         )
         self.actions = OutputActions(databases, jobs.bulk, jobs.removal)
         self.expiry = OutputExpiry(databases, self.actions, jobs.bulk)

@@ -22,6 +22,7 @@ from comfyrelay.domain.gallery import (
     main_prompt,
 )
 from comfyrelay.domain.payloads import JobPayload
+from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.search import parse_search
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.databases import Databases
@@ -62,6 +63,7 @@ class GalleryOutputView:
     filename: str
     workflow_slug: str
     workflow_name: str
+    has_graph: bool
     prompt: str | None
     seed: int | None
     poster_url: str | None
@@ -95,11 +97,21 @@ class OutputIndex:
 
 
 class GalleryListing:
-    def __init__(self, databases: Databases, objects: ObjectStore, media: MediaViews, *, ttl_seconds: float) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        media: MediaViews,
+        *,
+        ttl_seconds: float,
+        users_are_owners: bool,
+    ) -> None:
+        """With `users_are_owners`, as on a desk, users may also see the graphs of effects."""
         self._databases = databases
         self._objects = objects
         self._media = media
         self._ttl_seconds = ttl_seconds
+        self._users_are_owners = users_are_owners
 
     async def page(
         self,
@@ -191,6 +203,8 @@ class GalleryListing:
                     filename=filename,
                     workflow_slug=workflow.slug,
                     workflow_name=workflow.name,
+                    has_graph=workflow.kind == WorkflowKind.GRAPH
+                    and (self._users_are_owners or workflow.tenant_id == tenant_id),
                     prompt=main_prompt(payload, workflow.prompt) if payload else None,
                     seed=payload.seed if payload else None,
                     poster_url=poster_url,

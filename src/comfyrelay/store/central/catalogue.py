@@ -166,18 +166,25 @@ async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
 
 
 class NamedWorkflow(NamedTuple):
-    """The name of a workflow, and the placeholder of its main prompt, if any."""
+    """The name of a workflow, and the placeholder of its main prompt, if any. Workflows of the catalogue have no
+    tenant."""
 
     slug: str
     name: str
+    kind: str | None = None
+    tenant_id: str | None = None
     prompt: str | None = None
 
 
 async def workflow_names(tx: Tx, ids: Iterable[int]) -> dict[int, NamedWorkflow]:
     """Return names by id, including deleted workflows."""
     w = workflows.c
-    rows = await tx.execute(select(w.id, w.slug, w.name, w.properties).where(w.id.in_(set(ids))))
-    return {row.id: NamedWorkflow(row.slug, row.name, prompt_placeholder(row.properties)) for row in rows}
+    columns = (w.id, w.slug, w.name, w.kind, w.tenant_id, w.properties)
+    rows = await tx.execute(select(*columns).where(w.id.in_(set(ids))))
+    return {
+        row.id: NamedWorkflow(row.slug, row.name, row.kind, row.tenant_id, prompt_placeholder(row.properties))
+        for row in rows
+    }
 
 
 async def find_workflows(tx: Tx, tenant_id: str, *, slug: str | None = None, part: str = "") -> frozenset[int]:

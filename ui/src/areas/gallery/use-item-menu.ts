@@ -50,7 +50,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
   const collecting = useCollectionMenu(ids, actions, onAsk);
   const { verbs } = texts;
   const { recall } = actions;
-  const { desk, me } = useSession();
+  const { me } = useSession();
   if (!ids.length) return [];
   const one = only
     ? [
@@ -85,7 +85,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
                 },
               ]
             : []),
-          ...(me.has_editor
+          ...(me.has_editor && only.has_graph
             ? [
                 {
                   name: job.openInEditor,
@@ -94,7 +94,7 @@ export function useItemMenu(ids: readonly string[], given: ItemMenuOptions): Men
                 },
               ]
             : []),
-          ...(actions.isDesk && only.workflow_slug !== desk?.script_workflow
+          ...(actions.isDesk && only.has_graph
             ? [{ name: job.downloadWorkflow, icon: FileJson, run: () => save(workflowUrl(only.job_id)) }]
             : []),
           ...(path
