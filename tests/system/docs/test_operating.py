@@ -125,7 +125,7 @@ async def remove_worker(page: Page, system: System, worker_id: str, effect: int)
 
 
 async def find_waiting_and_failed_jobs(page: Page, system: System, effect: int) -> None:
-    guide_says("Open **Dispatches**, filter by *Queued*, and open one. It shows why it waits and how many workers can")
+    guide_says("Open **Dispatches**, filter by *Queued*, and open a job. Its page shows why it waits")
     [worker] = (await system.admin("GET", "/workers"))["items"]
     await system.admin("POST", f"/workers/{worker['worker_id']}/drain")
     waiting = await system.plain(effect)
