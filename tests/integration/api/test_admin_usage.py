@@ -63,7 +63,14 @@ async def test_only_administrators_see_usage(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("cost", "seconds", "shown"),
-    [(0.0, 0.0, "0.00"), (0.0, 60.0, "unknown"), (0.0033, 60.0, "0.0033"), (0.00001, 1.0, "<0.0001"), (12, 9, "12.00")],
+    [
+        (0.0, 0.0, "0.00"),
+        (0.0, 60.0, "unknown"),
+        (0.0033, 60.0, "0.0033"),
+        (0.00001, 1.0, "<0.0001"),
+        (0.5, 9, "0.50"),
+        (1200, 9, "1,200.00"),
+    ],
 )
 def test_unpriced_cost_is_unknown_and_small_cost_is_not_zero(cost: float, seconds: float, shown: str) -> None:
     assert money(cost, seconds) == shown

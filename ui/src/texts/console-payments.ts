@@ -1,5 +1,3 @@
-const amount = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 4 });
-
 export const payments = {
   by: { effect: "Effect", tenant: "Tenant", day: "Day" },
   revenue: "Revenue and GPU cost",
@@ -10,7 +8,6 @@ export const payments = {
   empty: "No payments yet",
   emptyAdvice: "Payments appear here as soon as a payment provider reports one.",
   unknown: "unknown",
-  money: (value: number) => amount.format(value),
   columns: {
     jobs: "Jobs",
     tokens: "Tokens",

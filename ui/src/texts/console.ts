@@ -12,6 +12,13 @@ const dayAndTime = new Intl.DateTimeFormat("en", {
   hour12: false,
 });
 const money = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const smallMoney = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 4 });
+
+/** As in the table of `comfyrelay fleet costs`. */
+function formatMoney(amount: number): string {
+  if (amount > 0 && amount < 0.0001) return "<0.0001";
+  return (amount < 1 ? smallMoney : money).format(amount);
+}
 
 export const console = {
   title: "Console",
@@ -52,10 +59,10 @@ export const console = {
     const found = new Date(at);
     return found.toDateString() === now.toDateString() ? short.format(found) : dayAndTime.format(found);
   },
-  money: (amount: number) => money.format(amount),
+  money: formatMoney,
   /** The cost of `used` machines or seconds. The amount is 0 if the machines have no price. */
-  cost: (amount: number, used: number) => (used > 0 && amount === 0 ? "unknown" : money.format(amount)),
-  perHour: (amount: number) => `${money.format(amount)} per hour`,
+  cost: (amount: number, used: number) => (used > 0 && amount === 0 ? "unknown" : formatMoney(amount)),
+  perHour: (amount: number) => `${formatMoney(amount)} per hour`,
   showMore: "Show more",
   showSecret: "Show secret",
   hideSecret: "Hide secret",

@@ -113,7 +113,7 @@ def revenue(
 
 
 def _revenue(row: Revenue) -> TableRow:
-    value = "unknown" if row.revenue is None else f"{row.revenue:.2f}"
+    value = "unknown" if row.revenue is None else money(row.revenue, 0)
     cells = (row.name, str(row.jobs), str(row.tokens), value, _hours(row.gpu_seconds))
     return TableRow((*cells, money(row.cost, row.gpu_seconds)))
 
@@ -135,9 +135,11 @@ def _hours(seconds: float) -> str:
 
 
 def money(cost: float, seconds: float) -> str:
-    """Format a cost, with four decimals for small amounts: a minute of a cheap machine is less than a cent."""
+    """Format a cost as in the web app, with up to four decimals below 1: a minute of a machine is less than a cent."""
     if seconds and not cost:
         return "unknown"
     if 0 < cost < 0.0001:
         return "<0.0001"
-    return f"{cost:.2f}" if cost >= 1 or not cost else f"{cost:.4f}"
+    text = f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"
+    whole, decimals = text.split(".")
+    return f"{whole}.{decimals[:2]}{decimals[2:].rstrip('0')}"

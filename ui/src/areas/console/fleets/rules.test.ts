@@ -79,4 +79,9 @@ describe("totalCost", () => {
     expect(totalCost(usage({ busy_seconds: 60, cost: 1 }), 2)).toBe("0.50");
     expect(totalCost(usage({ machine_cost: 0 }))).toBe("0.00");
   });
+
+  it("has four decimals below 1", () => {
+    const shown = [0.0033, 0.00001, 0.99999, 0.526].map((cost) => runCost(usage({ busy_seconds: 60, cost })));
+    expect(shown).toEqual(["0.0033", "<0.0001", "1.00", "0.526"]);
+  });
 });

@@ -97,7 +97,7 @@ function RevenueTable({ rows, by }: { rows: readonly Revenue[]; by: (typeof GROU
           id: "revenue",
           name: columns.revenue,
           align: "end",
-          show: (each) => (each.revenue === null ? texts.unknown : texts.money(each.revenue)),
+          show: (each) => (each.revenue === null ? texts.unknown : console_.money(each.revenue)),
         },
         {
           id: "seconds",
@@ -105,7 +105,7 @@ function RevenueTable({ rows, by }: { rows: readonly Revenue[]; by: (typeof GROU
           align: "end",
           show: (each) => shared.count(Math.round(each.gpu_seconds)),
         },
-        { id: "cost", name: columns.cost, align: "end", show: (each) => texts.money(each.cost) },
+        { id: "cost", name: columns.cost, align: "end", show: (each) => console_.cost(each.cost, each.gpu_seconds) },
       ]}
     />
   );
