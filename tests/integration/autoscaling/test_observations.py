@@ -114,6 +114,27 @@ class TestDurations:
         await fleets.submit()
         assert (await work(fleets)).seconds == 60.0
 
+    async def test_overrunning_jobs_count_as_durations(self, fleets: Fleets) -> None:
+        worker = await fleets.world.worker(fleets.fleet)
+        await run_one(fleets, worker, 10)
+        await learn(fleets)
+        await fleets.submit(2)
+        assert await fleets.world.lease(worker) is not None
+        assert (await work(fleets)).seconds == 10.0
+        await fleets.world.advance(50)
+        assert (await work(fleets)).seconds == pytest.approx(30.0)
+
+    async def test_running_times_of_fast_machines_are_normalized(self, world: World) -> None:
+        fleets = await open_fleets(world, instance_types=[{"name": "fast", "speed": 2.0}])
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        assert await world.lease(worker) is not None
+        await world.advance(100)
+        await fleets.submit()
+        assert (await work(fleets)).seconds == pytest.approx(200.0)
+
 
 class TestQueue:
     async def test_jobs_that_cannot_be_leased_now_do_not_count(self, fleets: Fleets) -> None:

@@ -14,6 +14,9 @@ from comfyrelay.domain.autoscaling.learning import (
     NEWEST_GAPS,
     NO_RUNS,
     SILENT_ARRIVALS,
+    UNKNOWN_DURATION,
+    UNKNOWN_SECONDS,
+    Duration,
     FailedLaunches,
     FollowingJobs,
     IdleGaps,
@@ -116,6 +119,27 @@ def test_first_durations_are_averaged_and_later_changes_are_followed() -> None:
     for _ in range(300):
         learnt = learnt.including(100.0)
     assert learnt.mean_seconds > 95
+
+
+def test_overrunning_jobs_count_before_they_complete() -> None:
+    learnt = Duration(jobs=8, mean_seconds=5.0)
+    assert learnt.expected_seconds([905.0, 905.0]) == pytest.approx((8 * 5.0 + 2 * 905.0) / 10)
+
+
+def test_running_jobs_within_the_mean_do_not_change_it() -> None:
+    learnt = Duration(jobs=8, mean_seconds=60.0)
+    assert learnt.expected_seconds([0.0, 30.0, 60.0]) == 60.0
+
+
+def test_running_jobs_hardly_change_a_duration_learnt_from_many_jobs() -> None:
+    learnt = Duration(jobs=1000, mean_seconds=60.0)
+    assert learnt.expected_seconds([600.0]) == pytest.approx(60.0, rel=0.01)
+
+
+def test_unknown_duration_is_at_least_the_time_of_a_running_job() -> None:
+    assert UNKNOWN_DURATION.expected_seconds() == UNKNOWN_SECONDS
+    assert UNKNOWN_DURATION.expected_seconds([10.0]) == UNKNOWN_SECONDS
+    assert UNKNOWN_DURATION.expected_seconds([600.0]) == 600.0
 
 
 def test_mean_of_long_and_short_jobs_is_stable() -> None:

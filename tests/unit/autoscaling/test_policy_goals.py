@@ -23,9 +23,10 @@ REQUESTS, SIMULATED_HOURS = (300, 200.0) if full.is_enabled else (120, 12.0)
 KINDS = ("batches", "long and short", "on and off", "random", "regular", "two models")
 # Mean seconds between arrivals: 3 s to 3 hours.
 GAPS = tuple(10 ** (exponent / 2) for exponent in range(1, 9))
-# Loads that miss a goal: a few hours more than allowed, too long a wait until widely varying durations are learned, and
-# machines that stay up so that no job waits, although a restart would cost a little less.
-MISSED = (("batches", GAPS[2]), ("long and short", GAPS[1]), ("regular", GAPS[4]))
+# Loads that miss a goal: machines that stay up so that no job waits, although a restart would cost a little less, a few
+# hours more than allowed, and a p95 wait that 15 of 300 jobs decide: with 20 seeds it is 2 s above the reference's on
+# average, with 0.82 of the hours, but with seed 0 it is 19 s above.
+MISSED = (("regular", GAPS[4]), ("batches", GAPS[2]), ("two models", GAPS[3]))
 
 
 def compare(requests: Sequence[TraceRequest], world: WorldSettings, *, seed: int = 1) -> Sequence[SimulationSummary]:
@@ -78,6 +79,7 @@ def test_policies_reach_their_goals_on_named_loads(name: str, scale: float) -> N
     ("kind", "every"),
     [
         ("batches", GAPS[1]),
+        ("long and short", GAPS[1]),
         ("long and short", GAPS[3]),
         ("on and off", GAPS[1]),
         ("random", GAPS[2]),
@@ -90,7 +92,7 @@ def test_policies_reach_their_goals_on_generated_loads(kind: str, every: float) 
     check(compare(generated(kind, every), WorldSettings(max_machines=20)))
 
 
-@pytest.mark.parametrize(("kind", "every"), [*MISSED[1:], *full.full_only(*MISSED[:1])])
+@pytest.mark.parametrize(("kind", "every"), [MISSED[0], *full.full_only(*MISSED[1:])])
 def test_listed_loads_miss_a_goal(kind: str, every: float) -> None:
     with pytest.raises(AssertionError):
         check(compare(generated(kind, every), WorldSettings(max_machines=20)))

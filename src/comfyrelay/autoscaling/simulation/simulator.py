@@ -1,7 +1,7 @@
 """Discrete-event simulation of one fleet with the production decision function."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -272,18 +272,25 @@ class Simulation:
             lifetime = self._draw.expovariate(setting.evictions_per_hour / 3600)
             self._push(now + lifetime, SimulatedEvent.EVICTED, machine)
 
-    def _run_seconds(self, workflow: str) -> float:
-        learnt = self._durations.get(workflow)
-        return learnt.mean_seconds if learnt else learning.UNKNOWN_SECONDS
+    def _run_seconds(self, now: float) -> dict[str, float]:
+        """Return the expected duration of a job by workflow."""
+        running: dict[str, list[float]] = {workflow: [] for workflow in self._numbers}
+        for machine in self._machines.values():
+            if machine.running is not None:
+                running[machine.running.request.workflow].append(now - machine.started_at)
+        return {
+            workflow: self._durations.get(workflow, learning.UNKNOWN_DURATION).expected_seconds(seconds)
+            for workflow, seconds in running.items()
+        }
 
-    def _work(self, now: float) -> list[QueuedWork]:
+    def _work(self, now: float, run_seconds: Mapping[str, float]) -> list[QueuedWork]:
         work = []
         factor = self._rate.correction(_time(now))
         for workflow, rate in self._rates.items():
             jobs_per_second, jobs = rate.at(_time(now)) * factor, self._queue.by_workflow.get(workflow, 0)
             if not jobs and jobs_per_second < MIN_RATE:
                 continue
-            seconds_per_job = self._run_seconds(workflow)
+            seconds_per_job = run_seconds[workflow]
             work.append(
                 QueuedWork(
                     workflow=self._numbers[workflow],
@@ -297,21 +304,22 @@ class Simulation:
             )
         return work
 
-    def _observe(self, machine: SimulatedMachine, now: float) -> ObservedMachine:
+    def _observe(self, machine: SimulatedMachine, now: float, run_seconds: Mapping[str, float]) -> ObservedMachine:
         return observe(
             machine,
             now,
             boot_seconds=self._boot_seconds,
-            run_seconds=self._run_seconds(machine.running.request.workflow) if machine.running else 0.0,
+            run_seconds=run_seconds[machine.running.request.workflow] if machine.running else 0.0,
             price_per_hour=self._setting.price_per_hour,
         )
 
     def _snapshot(self, now: float) -> StageSnapshot:
+        run_seconds = self._run_seconds(now)
         fleet = ObservedFleet(
             slug="fleet",
             workflows=frozenset(self._numbers.values()),
             scaling=self._scaling,
-            machines=[self._observe(machine, now) for machine in self._machines.values()],
+            machines=[self._observe(machine, now, run_seconds) for machine in self._machines.values()],
             all_types_refused=now < self._refused_until,
             boot_seconds=self._boot_seconds,
             following_jobs=self._following.jobs(),
@@ -322,7 +330,7 @@ class Simulation:
             idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,
             low_seconds=self._alarms.low_seconds(now) if self._is_reference else None,
         )
-        return StageSnapshot(now=_time(now), work=self._work(now), fleets=[fleet])
+        return StageSnapshot(now=_time(now), work=self._work(now, run_seconds), fleets=[fleet])
 
 
 def _time(seconds: float) -> datetime:

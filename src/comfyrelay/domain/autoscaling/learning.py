@@ -61,8 +61,19 @@ class Duration:
         mean_seconds = self.mean_seconds + weight * (seconds - self.mean_seconds)
         return Duration(jobs=self.jobs + 1, mean_seconds=mean_seconds)
 
+    def expected_seconds(self, running: Sequence[float] = ()) -> float:
+        """Return the expected duration of a job while other jobs have been running for these seconds.
+
+        A running job counts with the mean, or with its time so far if that is longer. If durations vary widely, the
+        first jobs to complete are short ones: without this rule, a tenth of 900 s jobs among 5 s jobs was unknown for
+        15 minutes, while they kept all machines busy.
+        """
+        overrun = sum(max(0.0, seconds - self.mean_seconds) for seconds in running)
+        return self.mean_seconds + overrun / (self.jobs + len(running)) if overrun else self.mean_seconds
+
 
 NO_RUNS = Duration(jobs=0, mean_seconds=0.0)
+UNKNOWN_DURATION = Duration(jobs=0, mean_seconds=UNKNOWN_SECONDS)
 
 
 @dataclass(slots=True)

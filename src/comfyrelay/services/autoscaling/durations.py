@@ -1,6 +1,11 @@
 """Learn job durations from the audit log, so that settling a job needs no extra write."""
 
-from comfyrelay.domain.autoscaling.learning import NO_RUNS, UNKNOWN_SECONDS, Duration
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from comfyrelay.domain.autoscaling.learning import NO_RUNS, UNKNOWN_DURATION, Duration
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, durations, machines, observations
@@ -33,22 +38,50 @@ class Durations:
                 return learnt
 
 
+class RunningJob(NamedTuple):
+    """`seconds` is how long the job has been running, for a machine with a speed of 1."""
+
+    workflow_id: int
+    effect_id: int | None
+    seconds: float
+
+
 class Predictions:
     """The expected durations of jobs on a machine with a speed of 1."""
 
-    def __init__(self, learnt: dict[tuple[int, int], LearnedDuration], last: dict[tuple[int, int], float]) -> None:
+    def __init__(
+        self,
+        learnt: Mapping[tuple[int, int], LearnedDuration],
+        last: Mapping[tuple[int, int], float],
+        running: Iterable[RunningJob] = (),
+    ) -> None:
         self._learnt = learnt
         self._last = last
+        self._running: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for job in running:
+            for effect_id in {WHOLE_WORKFLOW, job.effect_id or WHOLE_WORKFLOW}:
+                self._running[job.workflow_id, effect_id].append(job.seconds)
+        # Cached, because most effects have no duration of their own.
+        self._expected = cache(self._calculate)
 
     @classmethod
     async def read(cls, tx: Tx, workflow_ids: set[int]) -> "Predictions":
         return cls(await durations.known(tx, workflow_ids), await durations.last_of_effects(tx, workflow_ids))
 
+    def while_running(self, running: Iterable[RunningJob]) -> "Predictions":
+        return Predictions(self._learnt, self._last, running)
+
     def seconds(self, workflow_id: int, effect_id: int | None = None) -> float:
-        for key in ((workflow_id, effect_id or WHOLE_WORKFLOW), (workflow_id, WHOLE_WORKFLOW)):
-            if key in self._learnt:
-                return self._learnt[key].mean_seconds
-        return self._last.get((workflow_id, effect_id or WHOLE_WORKFLOW), UNKNOWN_SECONDS)
+        own, whole = (workflow_id, effect_id or WHOLE_WORKFLOW), (workflow_id, WHOLE_WORKFLOW)
+        return self._expected(whole if own not in self._learnt and whole in self._learnt else own)
+
+    def _calculate(self, key: tuple[int, int]) -> float:
+        duration = UNKNOWN_DURATION
+        if (learnt := self._learnt.get(key)) is not None:
+            duration = Duration(jobs=learnt.jobs, mean_seconds=learnt.mean_seconds)
+        elif (last := self._last.get(key)) is not None:
+            duration = Duration(jobs=1, mean_seconds=last)
+        return duration.expected_seconds(self._running.get(key, ()))
 
 
 async def _learn(tx: Tx) -> tuple[int, bool]:

@@ -1,10 +1,9 @@
 """Observe one fleet: its machines, workers and limits."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from typing import Any, TypeVar
 
 from comfyrelay.domain.autoscaling import learning
@@ -13,7 +12,7 @@ from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFlee
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.workers import FleetRecord
-from comfyrelay.services.autoscaling.durations import Predictions
+from comfyrelay.services.autoscaling.durations import Predictions, RunningJob
 from comfyrelay.store.central.autoscaling import machines, observations
 from comfyrelay.store.central.autoscaling.observations import ObservedLease, ObservedWorker, WaitingWork
 from comfyrelay.store.central.workers import workers
@@ -67,9 +66,9 @@ async def read_rows(
     offline_seconds: float,
     worker_limits: WorkerLimits,
 ) -> FleetRows:
-    """Read the rows of fleets, without their queue."""
+    """Read the rows of fleets, without their queue. The jobs that they run count in the predictions."""
     ids = [fleet.id for fleet in fleets]
-    return FleetRows(
+    rows = FleetRows(
         now=await tx.now(),
         workers=group_by_field(await observations.workers_of(tx, ids, offline_seconds=offline_seconds), "fleet_id"),
         leases=group_by_field(await observations.leases_of(tx, ids), "worker_id"),
@@ -84,6 +83,19 @@ async def read_rows(
         ),
         worker_limits=worker_limits,
     )
+    return replace(rows, predictions=predictions.while_running(_running_jobs(fleets, rows)))
+
+
+def _running_jobs(fleets: Sequence[FleetRecord], rows: FleetRows) -> Iterator[RunningJob]:
+    for fleet in fleets:
+        speeds = {instance_type.name: instance_type.speed for instance_type in fleet.machine_spec.instance_types}
+        types = {worker.worker_id: worker.instance_type for worker in rows.workers.get(fleet.id, ())}
+        types |= {machine.worker: machine.instance_type for machine in rows.machines.get(fleet.id, ())}
+        for worker_id, instance_type in types.items():
+            speed = speeds.get(instance_type or "", 1.0)
+            for lease in rows.leases.get(worker_id, ()):
+                seconds = seconds_since(lease.leased_at, rows.now) * speed
+                yield RunningJob(lease.workflow_id, lease.effect_id, seconds)
 
 
 def _newest_orders(fleet: FleetRecord) -> int:
@@ -154,8 +166,6 @@ class _MachineObserver:
         self._types = {instance_type.name: instance_type for instance_type in types}
         self._machines = rows.machines.get(fleet.id, ())
         self._workers = {worker.worker_id: worker for worker in rows.workers.get(fleet.id, ())}
-        # Cached, because most leases belong to a few workflows.
-        self._expected = cache(rows.predictions.seconds)
 
     def observe(self, providers: Sequence[Provider]) -> list[ObservedMachine]:
         own = {machine.worker for machine in self._machines}
@@ -245,7 +255,7 @@ class _MachineObserver:
             return 0.0
         left = 0.0
         for lease in leases:
-            expected = self._expected(lease.workflow_id, lease.effect_id) / speed
+            expected = self._rows.predictions.seconds(lease.workflow_id, lease.effect_id) / speed
             left += learning.run_seconds_left(expected, seconds_since(lease.leased_at, self._rows.now))
         return left / min(len(leases), worker.max_concurrency)
 
