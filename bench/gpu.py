@@ -1,7 +1,7 @@
 """Images per minute of one GPU: a simulator's own queue, one to four processes behind a pool, and `auto`.
 
-A job takes time of one thread, and GPU time that concurrent runs share. Both are calibrated so that one, two and four
-processes make as many images as on a real GPU (docs/howto/several-on-one-gpu.md).
+A job takes time on one thread, and time on the GPU, which concurrent runs share. Both are calibrated so that one, two
+and four processes make as many images as on a real GPU (docs/howto/several-on-one-gpu.md).
 
 `python -m bench.gpu --comfyui FOLDER --graph FILE` measures a real GPU: how fast `auto` climbs after a first start, and
 after a restart.
@@ -50,7 +50,7 @@ BEST_WINDOWS = 3
 CLIMB_WINDOWS = 20
 # Time to load the models of Stable Diffusion 1.5.
 LOAD_SECONDS = 6.0
-# Goals for the time until nine tenths of the best rate.
+# Goals for the time to reach 90 % of the best rate.
 CLIMB_SECONDS = {"first start": 60.0, "restart": 30.0}
 
 
@@ -63,9 +63,12 @@ class Curve:
     min_ratio: float
 
 
-# Measured rates. Time-sliced: 53 images of 512 × 512 a minute with one process, 81 with two, 107 with four; 42, 52 and
-# 59 of 1024 × 1024, which is 1.41 × for four. Under MPS: 50.5 of 1024 × 1024 with one, 65 with two, 75 with three, 77
-# with four.
+# Measured images per minute by number of processes:
+#
+#                        1     2     3     4
+#   512², time-sliced   53    81         107
+#   1024², time-sliced  42    52          59
+#   1024², under MPS    50.5  65    75    77
 CURVES = (
     Curve("512²", 0.77, 0.366, 2.0),
     Curve("1024²", 0.55, 0.88, 1.4),
@@ -130,7 +133,7 @@ async def fixed(curve: Curve, count: int, jobs: int) -> float:
 
 @dataclass(frozen=True)
 class Settled:
-    """The settled state of `auto`, the seconds until it settled, and until it first had that number of processes."""
+    """The settled state of `auto`, and the seconds until it settled and until it first had that many processes."""
 
     rate: float
     count: int
@@ -182,7 +185,7 @@ class Climb:
 
     @property
     def seconds(self) -> float:
-        """The end of the first window with nine tenths of the best rate."""
+        """The end of the first window with at least 90 % of the best rate."""
         number = next(number for number, rate in enumerate(self.rates, start=1) if rate >= 0.9 * self.best)
         return number * WINDOW_SECONDS
 
@@ -220,7 +223,7 @@ async def climb(pool: WorkflowPool, packer: Packer, job: Callable[[], Graph], *,
 
 
 async def simulated_climbs(curve: Curve) -> dict[str, Climb]:
-    """Climb after a first start and after a restart, without any speed-up: processes start at their real speed."""
+    """Measure the climb after a first start and after a restart, at real speed, as process starts are not sped up."""
     climbs = {}
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
         for name in CLIMB_SECONDS:
@@ -233,7 +236,7 @@ async def simulated_climbs(curve: Curve) -> dict[str, Climb]:
 
 
 async def real_climb(settings: WorkerSettings, graph: Graph, *, windows: int) -> Climb:
-    """Climb with managed ComfyUI processes, whose outputs are in the data folder."""
+    """Measure a climb with managed ComfyUI processes, which write their outputs to the data folder."""
     options = settings.managed
     assert options is not None
     seeds = count_from(uuid4().int % 2**32)
@@ -262,12 +265,12 @@ async def real_climb(settings: WorkerSettings, graph: Graph, *, windows: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
-    parser.add_argument("--comfyui", type=Path, required=True, help="folder of ComfyUI")
+    parser.add_argument("--comfyui", type=Path, required=True, help="ComfyUI folder")
     parser.add_argument("--graph", type=Path, required=True, help="graph in ComfyUI's API format; its seeds are varied")
     parser.add_argument("--size", type=int, help="width and height of the images, instead of the graph's")
     parser.add_argument("--seconds", type=float, default=150.0, help="length of each of the two climbs")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="Python of ComfyUI")
-    parser.add_argument("arguments", nargs="*", help="after `--`: further arguments of ComfyUI")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="Python interpreter for ComfyUI")
+    parser.add_argument("arguments", nargs="*", help="after `--`: further arguments for ComfyUI")
     options = parser.parse_args()
     graph = json.loads(options.graph.read_text("utf-8"))
     for node in graph.values():

@@ -1,7 +1,7 @@
 """The web app with a long history: time to load, time to respond, and idle cost.
 
-The desk is a process started with `comfyrelay up`, and the page is in a real Chromium on the same machine. The services
-create the history; then every output gets the same image.
+The desk is a process started with `comfyrelay up`, and the page runs in a real Chromium on the same machine. The
+history is created through the services, and every output then gets the same image.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from tests.system.browser.sample_desk import picture
 
 JOBS = 20_000
 BATCH = 5_000
-# A batch of four images and a second save node.
+# For example, four images from one save node and one from another.
 OUTPUTS_PER_JOB = 5
 LOADS = 7
 EVENTS = 40
@@ -74,10 +74,10 @@ _LOADED = """async () => {
     ready: ready(),
   };
 }"""
-# A batch by its label, or a job by its prompt.
+# The queue shows a batch by its label, or a job by its prompt.
 _QUEUE = '/of the cat|cat on a roof/.test(document.querySelector("main")?.innerText)'
 _GALLERY = '[...document.querySelectorAll("main img")].some((image) => image.complete && image.naturalWidth)'
-# Records, in wall-clock time, when a text appeared on the screen.
+# Resolves to the wall-clock time at which a text appears on the screen.
 SEEN = """(text) => new Promise((done) => {
   const look = () => {
     if (!document.querySelector("main").innerText.includes(text)) return requestAnimationFrame(look);
@@ -126,7 +126,7 @@ def add_images(data_dir: Path) -> None:
 
 
 def join_outputs(database: sqlite3.Connection) -> None:
-    """Give every group of consecutive outputs to one job."""
+    """Assign every `OUTPUTS_PER_JOB` consecutive outputs to one job."""
     rows = database.execute("SELECT id, job_id FROM outputs ORDER BY created_at, id").fetchall()
     for start in range(0, len(rows), OUTPUTS_PER_JOB):
         job_id = rows[start][1]
@@ -138,7 +138,7 @@ def join_outputs(database: sqlite3.Connection) -> None:
 
 
 def script_figure() -> Figure:
-    """Return the transfer size of the scripts that the first paint needs."""
+    """Return the gzipped size of the scripts that `index.html` loads or preloads."""
     names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
     size = sum(len(gzip.compress((APP / name).read_bytes(), 9)) for name in names) / 1000
     goal = GOAL_BYTES / 1000
@@ -177,7 +177,7 @@ async def _load(context: BrowserContext, path: str, loaded_condition: str) -> di
 
 
 async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> list[Figure]:
-    """Measure the time from the answer to a submission until another page shows the job."""
+    """Measure the time from the response to a submission until an open page shows the job."""
     times_ms = []
     for number in range(EVENTS):
         label = f"seen {number:03d}"
@@ -212,7 +212,7 @@ async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figu
 
 
 async def idle_figure(desk: DeskProcess) -> Figure:
-    """Measure the CPU share of an open, idle page."""
+    """Measure the desk's CPU share while an idle page is open."""
     used = desk.cpu_seconds()
     await asyncio.sleep(IDLE_SECONDS)
     share = 100 * (desk.cpu_seconds() - used) / IDLE_SECONDS

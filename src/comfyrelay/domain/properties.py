@@ -27,7 +27,7 @@ class PropertyType(StrEnum):
 
 
 class Role(StrEnum):
-    """The meaning of a property, in the order of a form. Presets name roles, so they work with every workflow."""
+    """The meaning of a property, in the order of form fields. Presets name roles, so they work with every workflow."""
 
     PROMPT = "prompt"
     NEGATIVE_PROMPT = "negative_prompt"
@@ -94,12 +94,14 @@ class Property:
     step: float | None = None
     is_whole: bool = False
     role: Role | None = None
-    # Key of a number that this one scales with: the steps of the first of two samplers scale with the total steps.
+    # Key of the number that this one scales with. For example, the steps of the first of two samplers scale with the
+    # total steps.
     scaled_from: str | None = None
     # A choice such as `{a|b}` in this text is drawn for each job.
     is_dynamic_prompt: bool = False
-    # Display name, and the title of its node.
+    # Display name.
     label: str | None = None
+    # Title of the node, under which forms group the input.
     group: str | None = None
 
     @property
@@ -205,7 +207,7 @@ def _bounds_problem(prop: Property) -> str | None:
     if low is not None and high is not None and low > high:
         return "The minimum is larger than the maximum."
     if prop.is_seed and high is not None and prop.smallest_seed > high:
-        return "The bounds of a seed must contain a whole number that is not negative."
+        return "The bounds of a seed must include a whole number that is not negative."
     return None
 
 
@@ -376,7 +378,8 @@ class AppliedPreset:
 
 
 def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> AppliedPreset:
-    """Apply each key to the property with that key, or to all properties with that role, such as every `steps`.
+    """Apply each key to the property with that key, or to all properties with that role, for example to
+    the steps of every sampler.
 
     A property key takes precedence over a role. Values that are invalid for a property are skipped.
     """

@@ -33,7 +33,7 @@ def check_json(value: Any) -> Any:
     while pending:
         current, depth = pending.pop()
         if depth > MAX_JSON_DEPTH:
-            raise ValueError(f"This is nested too deeply: at most {MAX_JSON_DEPTH} levels.")
+            raise ValueError(f"This is nested too deeply. At most {MAX_JSON_DEPTH} levels are allowed.")
         if isinstance(current, dict):
             if any(len(name) > MAX_NAME_LENGTH for name in current):
                 raise ValueError(f"This contains a name of more than {MAX_NAME_LENGTH} characters.")
@@ -54,7 +54,7 @@ def _check_scalar(value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("This contains NaN or an infinite number. Send a finite one.")
     if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError(f"This contains a whole number beyond 64 bits: at most {MAX_INTEGER}.")
+        raise ValueError(f"This contains a whole number that is not between {MIN_INTEGER} and {MAX_INTEGER}.")
 
 
 def plain_json(value: Any, *, levels: int = MAX_JSON_DEPTH) -> Any:

@@ -60,7 +60,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
         page = await context.new_page()
         page_log = record_page(page)
         await page.route("**/assets/main-*.js", held)
-        # an open page refetches earlier data
+        # no event stream: its first event makes the page fetch its data again
         await page.route("**/api/events", lambda route: route.abort())
         page.on("request", note)
         first = {"/queue": "/api/queue?", "/gallery": "/api/gallery?", "/create": "/api/effects?"}[path]
@@ -79,7 +79,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
     ("path", "data", "shown"),
     [
         ("/queue", {"/api/queue"}, "[data-entry]"),
-        # the layout of the whole grid follows the first page of data
+        # the grid shows the first page before the layout of the whole gallery is loaded
         ("/gallery", {"/api/gallery"}, "[data-gallery] img"),
         ("/create", {"/api/workflows", "/api/effects"}, "[data-field]"),
     ],

@@ -1,4 +1,4 @@
-"""The command line explains itself: help texts, the overview, and similar commands."""
+"""The command line explains itself: help texts, the overview, and suggestions for mistyped commands."""
 
 import sys
 from collections.abc import Callable, Iterator

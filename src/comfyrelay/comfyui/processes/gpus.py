@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 COMMAND_SECONDS = 10.0
 MIB = 1024**2
-# With these options, ComfyUI uses none of the GPUs.
-_NO_GPU_OPTIONS = ("--cpu", "--directml", "--oneapi-device-selector")
+# With these options, ComfyUI uses no GPU, or selects its device itself and ignores the variables below.
+_OTHER_DEVICE_OPTIONS = ("--cpu", "--directml", "--oneapi-device-selector")
 _NVIDIA = "CUDA_VISIBLE_DEVICES"
 _NVIDIA_ORDER = "CUDA_DEVICE_ORDER"
 _AMD = "HIP_VISIBLE_DEVICES"
@@ -47,7 +47,7 @@ class GpuProcesses:
 
 
 class GpuInventory(Protocol):
-    """The GPUs of a machine and their processes, which the packing algorithm changes."""
+    """The GPUs of a machine and their processes. The packing algorithm adds and removes processes."""
 
     def gpus(self) -> Sequence[GpuProcesses]: ...
 
@@ -72,17 +72,18 @@ CPU = LocalGpu(key="cpu", name="CPU")
 
 
 def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> list[LocalGpu]:
-    """Return the GPUs that this process may see and a ComfyUI with these arguments could use; at least one."""
+    """Return the GPUs that are visible to this process and usable by ComfyUI with these arguments. The list is never
+    empty."""
     if "--cpu" in arguments:
         return [CPU]
-    if any(argument.partition("=")[0] in _NO_GPU_OPTIONS for argument in arguments):
+    if any(argument.partition("=")[0] in _OTHER_DEVICE_OPTIONS for argument in arguments):
         return [UNNAMED]
     nvidia = _visible_nvidia(query_nvidia_gpus(_from_nvml) or _from_nvidia_smi(), environment)
     return nvidia or _visible_amd(_from_rocm_smi(), environment) or [UNNAMED]
 
 
 def query_nvidia_gpus(read: Callable[[Any, Any], T]) -> list[T]:
-    """Call `read` for each GPU that NVML lists. Returns nothing without NVML or its Python package.
+    """Call `read` for each GPU that NVML lists. Return an empty list if NVML or its Python package is missing.
 
     A GPU that has fallen off its bus or does not support the query is skipped.
     """
@@ -172,7 +173,8 @@ def _nvidia_by_number(number: int, gpus: Sequence[LocalGpu]) -> LocalGpu:
 def _visible_amd(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) -> list[LocalGpu]:
     """Return the AMD GPUs that the environment selects.
 
-    The first variable filters GPUs; the second, or CUDA's, selects from the remaining ones by their new numbers.
+    `ROCR_VISIBLE_DEVICES` filters the GPUs. `HIP_VISIBLE_DEVICES`, or else `CUDA_VISIBLE_DEVICES`, selects from the
+    remaining ones, which are numbered starting at 0.
     """
     known = {gpu.key: gpu for gpu in gpus}
     filtered = [*gpus]

@@ -18,7 +18,7 @@ from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import Fault
 
 CANCELED_TEXT = "Canceled."
-# The reasons of these events come from workers and operators.
+# Workers and operators write the reasons of these events. Customers do not see them.
 _OPERATOR_REASONS = frozenset({JobEventType.REQUEUED, JobEventType.RETRYING, JobEventType.PROVIDER})
 
 _VIDEO_STATUS_OF = {
@@ -55,7 +55,7 @@ class JobState(NamedTuple):
     millitokens_per_second: int | None = None
     # Set when the job ends.
     charged_tokens: int | None = None
-    # Set for a job of an effect, whose users get errors without technical details.
+    # Set if the job runs an effect. Its user then gets errors without technical details.
     effect_id: int | None = None
 
 
@@ -95,13 +95,14 @@ class BatchHold:
     text: str
     at: datetime
     began_at: datetime | None = None
-    # Earlier failures for the same reason.
+    # Ids of jobs that failed earlier for the same reason.
     held_with: Sequence[str] = ()
 
     def merge_into(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the batch's hold with this failure added.
 
-        A job that was already running when the batch was held keeps the first reason, but is rerun with the others.
+        If the job had started before the batch was held, the hold keeps its first reason and only gains the job, which
+        is then rerun with the others.
         """
         jobs = [*(held["jobs"] if held else ()), *self.held_with, self.job_id]
         if held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"]):
@@ -118,15 +119,18 @@ class Settled:
     events: list[Event] = field(default_factory=list)
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
-    # The cover comes first.
+    # The first one is the cover.
     outputs: Sequence[UploadedOutput] = ()
     hold: BatchHold | None = None
-    # Number of leases. Each may have left uploads, and may still send one.
+    # Number of leases so far. Each may have left uploaded files, and may still upload one.
     leases: int = 0
 
 
 def settlement_of(status: str, charged_tokens: int) -> TransactionType | None:
-    """Return the settlement of a terminal job: completed and charged jobs consume tokens, others are refunded."""
+    """Return the settlement of a job, or `None` if it has not ended.
+
+    A completed or charged job consumes its tokens; any other is refunded.
+    """
     if status == JobStatus.COMPLETED or charged_tokens:
         return TransactionType.JOB_CONSUME
     if status in {JobStatus.FAILED, JobStatus.CANCELED}:
@@ -204,8 +208,8 @@ def _apply_update(settled: Settled, update: JobUpdate, *, is_customer: bool) -> 
 def _charge(ended: JobState, update: JobUpdate) -> int:
     """Return the tokens that an ended job costs.
 
-    Without a price per second, only a completed job costs any. With one, a run also costs its seconds if its user
-    canceled it or its graph failed. Attempts that ended by the fault of a worker are free.
+    Only completed jobs cost tokens, unless the job has a price per second. Then a run that the user canceled, or whose
+    graph failed, is charged for its seconds too. Attempts that failed because of a worker are free.
     """
     is_by_user = update.outcome == Outcome.CANCELED or (update.outcome == Outcome.FAILED and update.fault == Fault.JOB)
     is_charged_run = ended.millitokens_per_second is not None and update.has_run and is_by_user

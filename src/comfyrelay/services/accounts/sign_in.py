@@ -36,7 +36,7 @@ class TokenWithSecret:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Credentials:
-    """A user with the hash of the password, and the time by the clock of the database."""
+    """A user with the password hash, and the database time at which both were read."""
 
     user: User
     password_hash: str | None
@@ -91,8 +91,8 @@ class SignIn:
         password_hash: str | None = None,
         scope: TokenScope | None = None,
     ) -> TokenWithSecret:
-        """Create a token for a user. `password_hash` must still be current, so that a password change also ends
-        sessions that are just starting."""
+        """Create a token for a user. If `password_hash` is given, it must still be current, so that no session starts
+        with the old password after a password change."""
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> TokenRecord:

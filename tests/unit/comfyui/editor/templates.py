@@ -12,8 +12,8 @@ from comfyrelay.comfyui.editor.workflow import is_editor_file
 
 PACKAGES = tuple(f"comfyui_workflow_templates_media_{kind}" for kind in ("api", "image", "other", "video"))
 HERE = Path(__file__).parent
-# The editor's export of each template, or the nodes missing on its server: recreate with `python -m
-# tests.unit.comfyui.editor --help`.
+# For each template: the editor's export, or the nodes that the exporting server lacked. See `python -m
+# tests.unit.comfyui.editor --help` to recreate the file.
 EXPORTS = HERE / "exports.json"
 # The part of that server's node definitions that affects the conversion of workflows.
 DEFINITIONS = HERE / "definitions.json"
@@ -41,7 +41,7 @@ def load_template(name: str) -> dict[str, Any]:
 
 
 def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Return a hash of everything in a graph that a server reads; fields without a definition belong to the editor."""
+    """Return a hash of what a server reads from a graph. Fields without a definition are for the editor."""
     nodes = {node_id: _normal_node(node, definitions) for node_id, node in graph.items()}
     return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
 

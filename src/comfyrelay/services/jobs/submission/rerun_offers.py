@@ -1,4 +1,4 @@
-"""The price of running an ended job again: the current price of its effect, or per second of an own workflow.
+"""The price of running an ended job again: the current price of its effect, or of the user's own workflows.
 
 This does not apply to a retry, which replaces a run that failed or was canceled, and keeps the price that its user
 accepted.
@@ -91,7 +91,8 @@ class RerunOffers:
         return measured
 
     async def _own_workflows(self, ids: set[int]) -> set[int]:
-        """Return the workflows of tenants, if their runs have a price. Test runs of the catalogue are free."""
+        """Return those of the workflows that belong to a tenant, or none if their runs are free. Test runs of catalogue
+        workflows are always free."""
         if self._own_access.price is None or not ids:
             return set()
         async with self._databases.central.read() as tx:

@@ -23,7 +23,8 @@ class RerunRules:
 
     async def check_again(self, old: Sequence[JobRecord]) -> None:
         """Raise `Conflict` if an effect is no longer offered or a workflow was deleted. Raise `Forbidden` for a test
-        run, unless its user is still an administrator, and for own workflows of tenants that may no longer have any."""
+        run, unless its user is still an administrator, and for workflows of tenants that may no longer run their own.
+        """
         async with self._databases.central.read() as tx:
             await _check_effects(tx, old)
             await _check_workflows(tx, old)

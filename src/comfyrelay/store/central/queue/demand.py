@@ -42,7 +42,7 @@ _FIRST_WHERE = """
              ORDER BY q.stage, q.provider, q.workflow_id
              LIMIT 1"""
 _AFTER = _FIRST_WHERE.format(condition="(q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)")
-# The same for SQLite, which would otherwise use only the first of the three columns.
+# The same for SQLite, which uses only the first index column when it compares rows.
 _AFTER_SQLITE = ", ".join(
     f"(SELECT q.id {_FIRST_WHERE.format(condition=condition)})"
     for condition in (
@@ -64,7 +64,7 @@ _OF_KIND = """
            AND {not_down}
          ORDER BY q.priority DESC, q.rank, q.id
          LIMIT :limit"""
-# Pinned dispatches do not block others.
+# Dispatches for one chosen worker are read separately, so that they do not use up the limit of their kind.
 _CHOSEN = """
     UNION ALL
     SELECT * FROM (
@@ -125,8 +125,8 @@ async def queued(tx: Tx, *, limit: int, down_shards: Sequence[str]) -> list[Queu
 
 
 async def prefetched(tx: Tx, *, for_seconds: float, limit: int) -> list[ReclaimableDispatch]:
-    """Return prefetched dispatches that a busy worker has not started for this long and that have not been recalled
-    yet, oldest first."""
+    """Return dispatches that were prefetched at least `for_seconds` ago and have neither started nor been recalled,
+    oldest first."""
     rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "limit": limit})
     return [ReclaimableDispatch(**row._mapping) for row in rows]
 
@@ -148,7 +148,10 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
 
 
 async def late(tx: Tx, *, down_shards: Sequence[str]) -> list[ReclaimableDispatch]:
-    """Return expired leases whose jobs could be restarted, in queue order. Their number is limited by the slots."""
+    """Return expired leases whose jobs could be restarted, in queue order.
+
+    No limit is needed: there are at most as many leases as slots.
+    """
     query = late_query().where(d.c.shard.not_in(list(down_shards)))
     return await tx.all(ReclaimableDispatch, query)
 
@@ -174,7 +177,10 @@ class WorkerSlots(NamedTuple):
 
 
 async def worker_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, WorkerSlots]:
-    """Return the workers that may run one of these workflows, by stage and id, with their free slots."""
+    """Return the slots and leases, by worker id, of those of the given workers that may run a wanted workflow.
+
+    `wanted` contains pairs of stage and workflow id.
+    """
     kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
     found = await tx.fetch(_worker_slots, {**with_ids(worker_ids), **kinds})
     return {row.worker_id: WorkerSlots(row.max_concurrency, row.leases) for row in found}

@@ -22,9 +22,9 @@ interface ChartProps {
   at: readonly number[];
   lines: readonly Line[];
   format: (value: number) => string;
-  /** Minimum top of the y axis. */
+  /** The y axis reaches at least this value. */
   minTop?: number;
-  /** Allowed tick distances. */
+  /** Allowed intervals between ticks. */
   steps?: readonly number[];
 }
 
@@ -33,7 +33,7 @@ const AXIS = 52;
 
 /** A time series. All charts share the cursor. */
 export function Chart(props: ChartProps) {
-  // uPlot cannot change its series: create a new chart
+  // the series and the axes are set at creation: create a new chart when they change
   const key = [props.range, ...props.lines.map((each) => each.name)].join();
   return <Plot key={key} {...props} />;
 }
