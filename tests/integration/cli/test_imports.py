@@ -61,7 +61,7 @@ asyncio.run(Desk(settings=settings, desk=DeskSettings()).run())
 """
 # Allow a few more modules, which may have a good reason. More indicate an import in the wrong place.
 SPARE_MODULES = 3
-MAX_DESK_MODULES = 541
+MAX_DESK_MODULES = 542
 SERVER = {"aiosqlite", "alembic", "asyncpg", "fastapi", "sqlalchemy", "starlette", "uvicorn"}
 OPTIONAL = {"aiohttp", "apprise", "av", "boto3", "grpc", "numpy", "PIL"}
 CLIENT = {"anyio", "httpx", "pydantic_settings", "websockets"}
