@@ -150,7 +150,7 @@ def main() -> None:
         "several ComfyUI on one GPU, or the console",
     )
     options = parser.parse_args()
-    # As in a server after its start. The other queues run in this process and benefit, too.
+    # The garbage collector is set as in a started server. The other queues run in this process and also benefit.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     names = AREAS if options.only is None else (options.only,)

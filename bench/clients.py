@@ -226,7 +226,7 @@ async def _listening(
     session: aiohttp.ClientSession, headers: dict[str, str], client_id: str
 ) -> AsyncIterator[Listener]:
     async with session.ws_connect(f"{_comfyui_url('ws')}/ws?clientId={client_id}", headers=headers) as socket:
-        # It is open when it has its first event.
+        # The first event shows that the connection is open.
         await socket.receive()
         listener = Listener(socket)
         reading = asyncio.create_task(listener.read())

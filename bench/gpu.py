@@ -203,7 +203,7 @@ async def climb(pool: WorkflowPool, packer: Packer, job: Callable[[], Graph], *,
         nonlocal ended
         ended += 1
 
-    end = pool.on(JobCompleted, count)
+    unsubscribe = pool.on(JobCompleted, count)
     tasks = [asyncio.create_task(packer.keep()), asyncio.create_task(_fill(pool, job))]
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -215,7 +215,7 @@ async def climb(pool: WorkflowPool, packer: Packer, job: Callable[[], Graph], *,
             rates.append(60 * (ended - before) / WINDOW_SECONDS)
             processes.append(sum(status.processes for status in packer.statuses.values()))
     finally:
-        end()
+        unsubscribe()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -295,13 +295,13 @@ async def _throughput(pool: WorkflowPool, *, warm: int, jobs: int) -> float:
     """Return the rate from the end of the last warm-up job to the end of the last job."""
     loop = asyncio.get_running_loop()
     ended: list[float] = []
-    end = pool.on(JobCompleted, lambda _event: ended.append(loop.time()))
+    unsubscribe = pool.on(JobCompleted, lambda _event: ended.append(loop.time()))
     filling = asyncio.create_task(_fill(pool))
     try:
         while len(ended) < warm + jobs:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     finally:
-        end()
+        unsubscribe()
         filling.cancel()
         await asyncio.gather(filling, return_exceptions=True)
     return 60 * jobs / (ended[warm + jobs - 1] - ended[warm - 1]) / SPEED

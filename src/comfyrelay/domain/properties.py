@@ -283,10 +283,10 @@ def _default(
     # An override is relative to the effect's own value of the source.
     base = effect_value if prop.key in overrides else source.default_value
     given = user_input.get(source.key)
-    now = effect_value if given is None else given
-    if now == base or problem_with(source, now) or not value or not base or value > base:
+    current = effect_value if given is None else given
+    if current == base or problem_with(source, current) or not value or not base or value > base:
         return value
-    scaled = value * now / base
+    scaled = value * current / base
     scaled = max(1, math.floor(scaled + 0.5)) if prop.is_whole else scaled
     scaled = scaled if prop.minimum is None else max(scaled, prop.minimum)
     return scaled if prop.maximum is None else min(scaled, prop.maximum)

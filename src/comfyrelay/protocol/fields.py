@@ -57,12 +57,14 @@ def _check_scalar(value: Any) -> None:
         raise ValueError(f"This contains a whole number that is not between {MIN_INTEGER} and {MAX_INTEGER}.")
 
 
-def plain_json(value: Any, *, levels: int = MAX_JSON_DEPTH) -> Any:
+def storable_json(value: Any, *, levels: int = MAX_JSON_DEPTH) -> Any:
     """Return a worker's report with only storable text, truncated where it is nested too deeply."""
     if isinstance(value, Mapping):
-        return {storable(key): plain_json(inner, levels=levels - 1) for key, inner in value.items()} if levels else "…"
+        return (
+            {storable(key): storable_json(inner, levels=levels - 1) for key, inner in value.items()} if levels else "…"
+        )
     if isinstance(value, list):
-        return [plain_json(inner, levels=levels - 1) for inner in value] if levels else "…"
+        return [storable_json(inner, levels=levels - 1) for inner in value] if levels else "…"
     return storable(value)
 
 
@@ -74,7 +76,7 @@ def _check_email(email: str) -> str:
 
 Json = Annotated[dict[str, Any], AfterValidator(check_json)]
 # For values that a worker reported.
-Reported = BeforeValidator(plain_json)
+Reported = BeforeValidator(storable_json)
 JsonValue = Annotated[Any, AfterValidator(check_json)]
 # Python accepts `true` as 1 and a string of digits as a number. In a request, both are mistakes.
 StrictInt = Annotated[int, Field(strict=True)]

@@ -22,7 +22,7 @@ from comfyrelay.protocol.base import DEFERRED
 from comfyrelay.protocol.requirements import MissingItem
 
 KIND = "urn:comfyrelay:"
-# The header `WWW-Authenticate` of a desk, which has an owner instead of accounts.
+# The `WWW-Authenticate` header of a desk. A desk has an owner instead of accounts.
 DESK_CHALLENGE = 'Bearer realm="desk"'
 _BY_STATUS: dict[int, type[ComfyRelayError]] = {
     401: Unauthorized,
@@ -37,7 +37,7 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 class Problem(BaseModel):
     """The body of every error response. `detail` is a sentence for the user, `errors` has a sentence for each invalid
     field, `required_tokens` is the price, `missing` are the requirements that no worker meets, and `workflow_slug` is
-    your workflow that already has the name."""
+    the caller's workflow that already has the name."""
 
     model_config = DEFERRED
 

@@ -24,7 +24,7 @@ from comfyrelay.protocol.fields import (
     Json,
     OpenEnum,
     RowId,
-    plain_json,
+    storable_json,
 )
 from comfyrelay.protocol.progress import Phase, Progress
 
@@ -322,7 +322,7 @@ class StoredOutput(WorkerRequest):
     def _keep_sent(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         output = handler(data)
         if isinstance(data, dict):
-            output._sent = plain_json(data)
+            output._sent = storable_json(data)
         return output
 
 

@@ -111,7 +111,7 @@ class Refuse(Misbehaviour):
 
 
 class EndAs(Misbehaviour):
-    """On the cloud service, a job ends in this state instead of running: `failed`, `canceled` or `expired`."""
+    """End a job of the cloud service in this state instead of running it: `failed`, `canceled` or `expired`."""
 
     state: str
     message: str = "The simulator injected this end of the job."

@@ -73,7 +73,7 @@ async def test_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None
 
 
 class TestMapping:
-    async def test_mapping_updates_all_workers(self, desk: OperatorScenario) -> None:
+    async def test_mapping_updates_workers_within_their_own_workflows(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/workflows", {"slug": "second", "graph": GRAPH})
         await desk.worker("wide")
         await desk.worker("narrow", workflow_slugs=["clip"])

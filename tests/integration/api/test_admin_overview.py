@@ -83,7 +83,7 @@ class TestSamples:
 
     @pytest.mark.both_databases
     @pytest.mark.parametrize("why", ["no worker", "missing node", "no comfyui"])
-    async def test_jobs_that_no_worker_can_run_are_not_waiting(self, desk: OperatorScenario, why: str) -> None:
+    async def test_jobs_that_no_worker_can_run_are_unrunnable(self, desk: OperatorScenario, why: str) -> None:
         job = await desk.submit()
         if why == "missing node":
             await desk.worker(capabilities={"node_types": ["SaveImage"], "models": []})
@@ -207,7 +207,7 @@ class TestEvents:
         assert (await wait_for_change(stream, "workers", "gpu-1"))["dispatches"] is False
 
     @pytest.mark.both_databases
-    async def test_moved_jobs_are_announced(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_job_state_changes_are_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.submit()
         assert (await wait_for_change(stream, "dispatches"))["workers"] == []
         await desk.worker()
@@ -252,7 +252,7 @@ class TestEvents:
                 await asyncio.sleep(0)
         assert words == ["changed:webhooks:%2A", "changed:dispatches:%2A"]
 
-    async def test_administrator_changes_are_announced_by_kind(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_administrators_changes_are_announced_by_kind(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.send("PATCH", "/fleets/production/home-clip", {"name": "Home"})
         await wait_for_change(stream, "fleets", "production/home-clip")
         await desk.send("PATCH", "/effects/clip", {"name": "Clip"})

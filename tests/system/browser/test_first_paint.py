@@ -22,7 +22,7 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
 ) -> None:
     released = asyncio.Event()
 
-    async def held(route: Route) -> None:
+    async def hold(route: Route) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await released.wait()
         await route.continue_()
@@ -30,7 +30,7 @@ async def test_shell_is_painted_before_scripts_and_styles_arrive(
     async with open_context(chromium, shared_desk, theme=theme) as context:
         page = await context.new_page()
         page_log = record_page(page)
-        await page.route("**/assets/**", held)
+        await page.route("**/assets/**", hold)
         await page.goto("/queue", wait_until="commit")
         await until(page, 'performance.getEntriesByName("first-contentful-paint").length > 0')
         assert await page.locator(".first-paint svg").is_visible()
@@ -47,7 +47,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
     released = asyncio.Event()
     paths: list[str] = []
 
-    async def held(route: Route) -> None:
+    async def hold(route: Route) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await released.wait()
         await route.continue_()
@@ -59,7 +59,7 @@ async def test_area_data_is_requested_once_before_its_scripts_load(
     async with open_context(chromium, shared_desk) as context:
         page = await context.new_page()
         page_log = record_page(page)
-        await page.route("**/assets/main-*.js", held)
+        await page.route("**/assets/main-*.js", hold)
         # no event stream: its first event makes the page fetch its data again
         await page.route("**/api/events", lambda route: route.abort())
         page.on("request", note)
@@ -90,7 +90,7 @@ async def test_page_waits_only_for_the_session_and_its_own_data(
     needed = {"/api/me", "/api/entry", "/api/desk", *data}
     released = asyncio.Event()
 
-    async def held(route: Route) -> None:
+    async def hold(route: Route) -> None:
         if urlsplit(route.request.url).path not in needed:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await released.wait()
@@ -99,7 +99,7 @@ async def test_page_waits_only_for_the_session_and_its_own_data(
     for job_id in await shared.submit("boat"):
         await shared.ended(job_id)
     page = shared.page
-    await page.route("**/api/**", held)
+    await page.route("**/api/**", hold)
     await page.goto(path)
     await expect(page.locator(shown).first).to_be_visible()
     released.set()

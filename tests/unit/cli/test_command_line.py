@@ -21,9 +21,7 @@ def every_command() -> Iterator[tuple[str, ...]]:
         pending.extend(((*words, name), subcommand) for name, subcommand in getattr(command, "commands", {}).items())
 
 
-def test_flag_shows_no_type_in_the_help_of_any_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_no_type_for_flags(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["comfyrelay", "up", "--help"])
     runs: list[Callable[[], object]] = [main]
     whole = command_line()
@@ -36,7 +34,7 @@ def test_flag_shows_no_type_in_the_help_of_any_command(
 
 
 @pytest.mark.parametrize(("name", "command"), LazyCommands(COMMANDS).items())
-def test_overview_shows_the_first_paragraph_of_the_help_of_a_command(name: str, command: Any) -> None:
+def test_overview_shows_first_paragraph_of_each_help(name: str, command: Any) -> None:
     entry = COMMANDS[name]
     assert (command.name, command.help.partition("\n\n")[0].strip(), command.rich_help_panel) == (
         name,

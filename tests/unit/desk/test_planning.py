@@ -23,7 +23,7 @@ def payloads(lists: BatchLists, **more: Any) -> list[Any]:
     return [item.payload for item in plan_items(lists, PROPERTIES, **{"base": {}, **more}).items]
 
 
-def test_cells_of_a_sweep_share_the_seeds_of_their_try() -> None:
+def test_all_cells_of_a_try_use_the_same_seeds() -> None:
     found = payloads(BatchLists(sweep=SWEEP, tries=2))
     assert [payload["steps"] for payload in found] == [10, 10, 20, 20, 30, 30]
     tries = {(payload["seed"], payload["noise_seed"]) for payload in found}
@@ -34,7 +34,7 @@ def test_cells_of_a_sweep_share_the_seeds_of_their_try() -> None:
     assert all(0 <= payload["seed"] <= 99 for payload in found)
 
 
-def test_jobs_without_a_sweep_draw_their_own_seeds() -> None:
+def test_plan_sets_no_seeds_without_a_sweep() -> None:
     assert payloads(BatchLists(tries=3)) == [{}, {}, {}]
 
 
@@ -52,7 +52,7 @@ def test_given_seed_is_kept(lists: BatchLists, more: Any) -> None:
     assert not any("noise_seed" in payload for payload in found)
 
 
-def test_increment_counts_the_tries_of_a_sweep() -> None:
+def test_increment_mode_adds_one_per_try() -> None:
     plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)
     found = payloads(BatchLists(sweep=SWEEP, seeds=plan, tries=2))
     assert [payload["seed"] for payload in found] == [7, 8] * 3

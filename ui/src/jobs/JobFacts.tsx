@@ -32,7 +32,7 @@ export function JobFacts({ job, about }: { job: Job; about: AboutJob | null | un
         </Link>
       ),
     ],
-    // the input values already show both
+    // the input values already include the prompt and the seed
     [texts.prompt, about ? null : job.prompt],
     [texts.seedName, about || job.seed === null ? null : String(job.seed)],
     [texts.outputs, (job.output_count ?? 0) > 1 ? String(job.output_count) : null],

@@ -21,7 +21,7 @@ export const fleets = {
     spent: "30 days",
     workflows: "Workflows",
   },
-  ofMost: (count: number, most: number) => `${number.format(count)} of ${number.format(most)}`,
+  ofMax: (count: number, max: number) => `${number.format(count)} of ${number.format(max)}`,
   byHand: "manual",
   states: {
     static: "Manual",

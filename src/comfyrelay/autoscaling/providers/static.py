@@ -14,7 +14,7 @@ from comfyrelay.domain.autoscaling.spec import InstanceType
 
 
 class StaticProvider:
-    """Also used for machines that another system launches and terminates. `explanation` names that system."""
+    """For machines started by hand, or launched and terminated by another system, which `explanation` names."""
 
     can_launch = False
 

@@ -227,7 +227,7 @@ async def _connect(url: str | None) -> AsyncIterator[Client]:
 
 
 async def _print_script_command(client: Client, target: SubmitTarget, payload: Mapping[str, Any]) -> None:
-    """If the job runs the user's own script, print its command first."""
+    """Print the command of the user's own script if the job runs that script."""
     slug = target.named.get("workflow_slug")
     if slug is None or slug != await client.script_workflow():
         return

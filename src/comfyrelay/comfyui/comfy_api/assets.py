@@ -19,32 +19,32 @@ ASSETS = "/api/v2/assets"
 class AssetUploader(Uploader):
     """Upload files as assets, which graphs refer to by their ids.
 
-    The ids of shared files are stored in `names_file`, so that other processes, and this process after a restart, need
+    The ids of shared files are stored in `ids_file`, so that other processes, and this process after a restart, need
     not upload them again. A file that is missing or belongs to another account is uploaded again.
     """
 
-    def __init__(self, http: ApiHttp, *, names_file: Path | None = None) -> None:
+    def __init__(self, http: ApiHttp, *, ids_file: Path | None = None) -> None:
         super().__init__(http, path=ASSETS, field="file")
-        self._names_file = names_file
+        self._ids_file = ids_file
 
     def forget_uploads(self) -> None:
         super().forget_uploads()
-        if self._names_file is not None:
+        if self._ids_file is not None:
             with suppress(OSError):
-                files.remove(self._names_file, missing_ok=True)
+                files.remove(self._ids_file, missing_ok=True)
 
     async def _reference(self, attachment: Attachment) -> Mapping[str, Any]:
         uploaded = await self._upload_attachment(attachment)
         return asset_reference(uploaded.name)
 
     async def _send_if_missing(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
-        if self._names_file is None:
+        if self._ids_file is None:
             return await self._send(source, wanted)
-        asset_id = _read_ids(self._names_file).get(wanted.name)
+        asset_id = _read_ids(self._ids_file).get(wanted.name)
         if isinstance(asset_id, str) and await self._exists(asset_id):
             return Uploaded(name=asset_id)
         uploaded = await self._send(source, wanted)
-        _write_id(self._names_file, wanted.name, uploaded.name)
+        _write_id(self._ids_file, wanted.name, uploaded.name)
         return uploaded
 
     async def _exists(self, asset_id: str) -> bool:
@@ -61,17 +61,17 @@ class AssetUploader(Uploader):
         return Uploaded(name=answer["id"])
 
 
-def _read_ids(names_file: Path) -> dict[str, object]:
+def _read_ids(ids_file: Path) -> dict[str, object]:
     try:
-        found = json.loads(names_file.read_text("utf-8"))
+        found = json.loads(ids_file.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _write_id(names_file: Path, stored_name: str, asset_id: str) -> None:
+def _write_id(ids_file: Path, stored_name: str, asset_id: str) -> None:
     """Store one id atomically. If this fails or another process overwrites it, the file is uploaded once more."""
-    ids = {**_read_ids(names_file), stored_name: asset_id}
+    ids = {**_read_ids(ids_file), stored_name: asset_id}
     newest = dict(list(ids.items())[-MAX_REMEMBERED_UPLOADS:])
     with suppress(OSError):
-        atomic.write(names_file, json.dumps(newest).encode())
+        atomic.write(ids_file, json.dumps(newest).encode())

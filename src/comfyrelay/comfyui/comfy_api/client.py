@@ -58,7 +58,7 @@ class ComfyApiClient:
         # Downloads redirect to signed URLs, which must not receive the key.
         self._storage = Http(url)
         self._api = JobApi(self._http)
-        self._uploader = AssetUploader(self._http, names_file=uploads)
+        self._uploader = AssetUploader(self._http, ids_file=uploads)
         self._timeouts = timeouts or RunTimeouts()
         self._poll_seconds = poll_seconds
         self._runs = ActiveRuns()

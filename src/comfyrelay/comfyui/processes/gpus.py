@@ -155,8 +155,8 @@ def _visible_nvidia(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) ->
     numbers = [int(name) for name in names if name.isdecimal() and int(name) < len(gpus)]
     # CUDA sorts GPUs by speed, NVML by bus position. A number is unambiguous if bus order was requested or all GPUs are
     # visible.
-    is_known = environment.get(_NVIDIA_ORDER) == "PCI_BUS_ID" or len({*numbers}) == len(gpus)
-    found = [gpus[number] if is_known else _nvidia_by_number(number, gpus) for number in numbers]
+    is_unambiguous = environment.get(_NVIDIA_ORDER) == "PCI_BUS_ID" or len({*numbers}) == len(gpus)
+    found = [gpus[number] if is_unambiguous else _nvidia_by_number(number, gpus) for number in numbers]
     found += [gpu for name in names if not name.isdecimal() for gpu in gpus if gpu.key.startswith(name)]
     # MIG slices are parts of a GPU.
     found += [LocalGpu(key=name, variables={_NVIDIA: name}) for name in names if name.startswith("MIG-")]

@@ -133,7 +133,7 @@ def _read(state: Path) -> datetime | None:
 
 
 def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
-    """If several items of a batch ended together, skip all but the last."""
+    """Yield the jobs, but only the last one of each batch."""
     last = {job.batch_id: job.id for job in jobs}
     return (job for job in jobs if job.batch_id is None or last[job.batch_id] == job.id)
 

@@ -34,7 +34,7 @@ class WaitingJob:
 
     @property
     def expected_cost_micros(self) -> int:
-        """At least one millionth, because a budget cannot limit free jobs."""
+        """The expected cost. At least one millionth, because a budget cannot limit free jobs."""
         return max(1, ceil((self.cloud_micros_per_second or 0) * self.seconds))
 
 

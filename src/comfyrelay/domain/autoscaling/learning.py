@@ -37,7 +37,7 @@ SILENCE_SECONDS = 900.0
 # Number of the newest bursts that count, and the minimum number for a prediction.
 NEWEST_BURSTS = 20
 MIN_BURSTS = 5
-# The same for the idle gaps of a fleet and for the gaps between arrivals.
+# The same limits for the idle gaps of a fleet and for the gaps between arrivals.
 NEWEST_GAPS = 50
 MIN_GAPS = 5
 # The last machine covers this share of the gaps if it can, plus a margin, because the next gap may be longer.

@@ -211,8 +211,9 @@ def _charge(ended: JobState, update: JobUpdate) -> int:
     Only completed jobs cost tokens, unless the job has a price per second. Then a run that the user canceled, or whose
     graph failed, is charged for its seconds too. Attempts that failed because of a worker are free.
     """
-    is_by_user = update.outcome == Outcome.CANCELED or (update.outcome == Outcome.FAILED and update.fault == Fault.JOB)
-    is_charged_run = ended.millitokens_per_second is not None and update.has_run and is_by_user
+    is_job_fault = update.outcome == Outcome.FAILED and update.fault == Fault.JOB
+    is_caused_by_user = update.outcome == Outcome.CANCELED or is_job_fault
+    is_charged_run = ended.millitokens_per_second is not None and update.has_run and is_caused_by_user
     if ended.status != JobStatus.COMPLETED and not is_charged_run:
         return 0
     return charged_tokens(

@@ -143,7 +143,7 @@ class WorkerState(StrEnum):
     REVOKED = "revoked"
     OFFLINE = "offline"
     DRAINING = "draining"
-    # It reports that none of its ComfyUI servers can be used.
+    # The worker reports that none of its ComfyUI servers can be used.
     NO_COMFYUI = "no_comfyui"
     BUSY = "busy"
     IDLE = "idle"

@@ -43,9 +43,9 @@ class JobFields:
     retry_of: str | None = None
     webhook_url: str | None = None
     max_wait_seconds: int | None = None
-    # The only worker that may run it.
+    # The only worker that may run the job.
     only_worker: str | None = None
-    # The same for equal jobs of a tenant.
+    # Equal jobs of a tenant have the same fingerprint.
     fingerprint: str | None = None
     # The job whose output was reused, and the tokens that a reused output or a free run saved.
     reused_from: str | None = None

@@ -57,21 +57,21 @@ class PromptMessages:
             self.node_id = progress.node_id
             data = {"node": self.node_id, "display_node": self.node_id, "prompt_id": prompt_id}
             yield text("executing", data)
-        value, most = progress.step or 0, progress.steps or 1
-        nodes = {**self._finished, self.node_id: self._state(self.node_id, value, most, "running")}
+        value, maximum = progress.step or 0, progress.steps or 1
+        nodes = {**self._finished, self.node_id: self._state(self.node_id, value, maximum, "running")}
         yield text("progress_state", {"prompt_id": prompt_id, "nodes": nodes})
         if progress.steps:
-            yield text("progress", {"value": value, "max": most, "prompt_id": prompt_id, "node": self.node_id})
+            yield text("progress", {"value": value, "max": maximum, "prompt_id": prompt_id, "node": self.node_id})
 
     def image(self, data: bytes, *, has_metadata: bool) -> bytes:
-        """Return the message of a preview, which is a JPEG."""
+        """Return the binary message for a JPEG preview."""
         if not has_metadata:
             return struct.pack(">II", PREVIEW, JPEG) + data
         about = json.dumps({**self._names(self.node_id or ""), "image_type": "image/jpeg"}).encode()
         return struct.pack(">II", PREVIEW_WITH_METADATA, len(about)) + about + data
 
     def end(self, prompt: Prompt) -> Iterator[Message]:
-        """Yield messages for the outputs and the end. A prompt that was canceled before it began has no events."""
+        """Yield messages for the outputs and the end of the prompt, or none if it was canceled before it started."""
         self.has_ended = True
         if prompt.job.started_at is None and not self.has_started:
             return
@@ -83,11 +83,11 @@ class PromptMessages:
         yield text(*end_message(prompt))
 
     def done(self) -> str:
-        """Return the last message, for which comfy-cli waits."""
+        """Return the last message, which comfy-cli waits for."""
         return text("executing", {"node": None, "prompt_id": self.record.prompt_id})
 
-    def _state(self, node_id: str, value: float, most: float, state: str) -> dict[str, Any]:
-        return {"value": value, "max": most, "state": state, **self._names(node_id)}
+    def _state(self, node_id: str, value: float, maximum: float, state: str) -> dict[str, Any]:
+        return {"value": value, "max": maximum, "state": state, **self._names(node_id)}
 
     def _names(self, node_id: str) -> dict[str, Any]:
         return {

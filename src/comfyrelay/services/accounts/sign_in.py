@@ -18,7 +18,7 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 
-__all__ = ["SESSION", "Credentials", "SignIn", "TokenWithSecret", "hash_secret", "require_fewer_tokens"]
+__all__ = ["SESSION", "Credentials", "SignIn", "TokenWithSecret", "check_token_limit", "hash_secret"]
 
 TOKEN_PREFIX = "crt_"
 MAX_TOKENS = 500
@@ -116,7 +116,7 @@ class SignIn:
     ) -> TokenWithSecret:
         """Create a token for a program. Raises `Conflict` if the user has too many."""
         async with self._databases.central.read() as tx:
-            await require_fewer_tokens(tx, user)
+            await check_token_limit(tx, user)
         return await self.issue(user, name=name, lifetime_seconds=lifetime_seconds, scope=scope)
 
     async def find_owner(self, secret: str, *, scope: TokenScope | None = None) -> User | None:
@@ -160,7 +160,7 @@ class SignIn:
         return False
 
 
-async def require_fewer_tokens(tx: Tx, user: User) -> None:
+async def check_token_limit(tx: Tx, user: User) -> None:
     """Raise `Conflict` if the user may not create another token."""
     if await api_tokens.count_except(tx, user.id, name=SESSION) >= MAX_TOKENS:
         raise Conflict(f"You have {MAX_TOKENS} tokens, which is the limit. Revoke one that you no longer use.")

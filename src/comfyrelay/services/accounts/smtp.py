@@ -43,7 +43,7 @@ def _message(letter: Letter) -> EmailMessage:
     message["To"] = Address(addr_spec=letter.recipient)
     message["Subject"] = letter.mail.subject
     message["Date"] = formatdate(usegmt=True)
-    # The same for each attempt, so that mail programs show a repeated mail only once.
+    # The id is the same for each attempt, so that mail programs show a repeated mail only once.
     message["Message-ID"] = f"<{letter.id}@{letter.host.partition(':')[0] or 'localhost'}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(letter.mail.body)

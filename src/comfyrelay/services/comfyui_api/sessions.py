@@ -9,7 +9,7 @@ import secrets
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import TokenScope, User
 from comfyrelay.errors import Unauthorized
-from comfyrelay.services.accounts.sign_in import hash_secret, require_fewer_tokens
+from comfyrelay.services.accounts.sign_in import check_token_limit, hash_secret
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens
@@ -32,7 +32,7 @@ class EditorSessions:
         code = secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> None:
-            await require_fewer_tokens(tx, user)
+            await check_token_limit(tx, user)
             name, token_hash = CODE_NAME, _code_hash(code)
             await _create(tx, user, name=name, token_hash=token_hash, seconds=CODE_SECONDS, parent_id=parent_id)
 

@@ -52,7 +52,7 @@ WORKFLOW_NAME = "Comfy API"
 PER_PAGE = 200
 # Longer than a submission takes from using a workflow to writing its job.
 UNUSED_SECONDS = 1800.0
-# The same for a tenant at the limit, to make room for new graphs.
+# Shorter for a tenant at the limit, to make room for new graphs.
 UNUSED_AT_LIMIT_SECONDS = 60.0
 # A workflow that was used this recently is neither removed nor marked as used again.
 RECENT_SECONDS = 30.0

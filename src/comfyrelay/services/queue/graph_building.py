@@ -42,7 +42,7 @@ class LeasedDispatch:
     output_path: str
     # The editor file with the values of the job, which ComfyUI embeds in saved images.
     editor: Mapping[str, Any] | None = None
-    # Number of other candidates that the worker had in this round.
+    # Number of other dispatches that the worker could have leased in this round.
     more_waiting: int = 0
     # Whether to keep the workflow's models loaded.
     keep_loaded: bool = False
@@ -71,8 +71,8 @@ class GraphBuilder:
     ) -> dict[int, LeasedDispatch]:
         """Build the graph of each lease. Jobs that cannot be built now are deferred; jobs that can never be built fail.
 
-        `pinned` are workflows whose models stay loaded. `ran_out` contains the size of the largest GPU that was too
-        small, by workflow id and hash.
+        `pinned` contains the ids of workflows whose models stay loaded. `ran_out` contains the size of the largest GPU
+        that was too small, by workflow id and hash.
         """
         by_shard: dict[str, list[Dispatch]] = defaultdict(list)
         for dispatch in leased:

@@ -19,5 +19,5 @@ def refusal(status: int, code: str, message: str, **details: Any) -> web.Respons
     return web.json_response({"error": error}, status=status)
 
 
-def time_of(seconds: float | None) -> str | None:
+def format_time(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -12,7 +12,7 @@ from typing import IO, Any
 from aiohttp import web
 from blake3 import blake3
 
-from comfyrelay.simulator.cloud.answers import Refused, time_of
+from comfyrelay.simulator.cloud.answers import Refused, format_time
 from comfyrelay.simulator.misbehaviour import LostFile
 from comfyrelay.simulator.ports import ListenPort
 from comfyrelay.simulator.process import SimulatedProcess
@@ -123,7 +123,7 @@ class Assets:
         return {
             **self.file_fields(asset),
             "file_path": asset.name,
-            "created_at": time_of(asset.created_at),
+            "created_at": format_time(asset.created_at),
             "expires_at": None,
         }
 
@@ -135,7 +135,7 @@ class Assets:
             "size_bytes": asset.path.stat().st_size,
             "content_type": asset.content_type,
             "url": self._url(asset),
-            "url_expires_at": time_of(time.time() + _URL_SECONDS),
+            "url_expires_at": format_time(time.time() + _URL_SECONDS),
             **({} if asset.job_id is None else {"job_id": asset.job_id}),
         }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.simulator.cloud.answers import time_of
+from comfyrelay.simulator.cloud.answers import format_time
 from comfyrelay.simulator.cloud.assets import Asset, Assets
 from comfyrelay.simulator.process import SimulatedProcess
 
@@ -78,10 +78,10 @@ class CloudJobs:
         return {
             "id": job.id,
             "status": state,
-            "created_at": time_of(job.created_at),
-            "started_at": time_of(started_at),
-            "completed_at": time_of(ended_at) if state in TERMINAL else None,
-            "expires_at": time_of(job.created_at + _RETENTION_SECONDS),
+            "created_at": format_time(job.created_at),
+            "started_at": format_time(started_at),
+            "completed_at": format_time(ended_at) if state in TERMINAL else None,
+            "expires_at": format_time(job.created_at + _RETENTION_SECONDS),
             "queue_position": self._position(job) if state == "queued" else None,
             "progress": job.progress if state in ("running", "canceling") else None,
             "outputs": [self._output(node_id, asset) for node_id, asset in self._outputs(job)],

@@ -11,12 +11,12 @@ from comfyrelay.simulator.process import SimulatedProcess
 _SETTINGS = "comfy.settings.json"
 _TERMINAL = {"cols": 80, "rows": 24}
 _PICTURE_SUFFIXES = (".png", ".jpg", ".webp", ".preview.png", ".preview.jpg", ".preview.webp")
-# As in ComfyUI.
+# The same limit as in ComfyUI.
 _MAX_HEADER_BYTES = 1024**2
 
 
 class EditorRoutes:
-    """As in ComfyUI without `--multi-user`, there is one user, whose settings are in `user/default`."""
+    """The editor's routes. As in ComfyUI without `--multi-user`, the only user's settings are in `user/default`."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process

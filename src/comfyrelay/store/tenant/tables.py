@@ -152,7 +152,7 @@ ai_jobs = Table(
     Column("charged_tokens", BigInteger),
     # Maximum wait before it may burst to the cloud.
     Column("max_wait_seconds", Integer),
-    # Only this worker may run it.
+    # Only this worker may run the job.
     Column("only_worker", Text),
     # The cost of its runs, and the expected cost of its burst, if any, in millionths of a currency unit.
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from playwright.async_api import async_playwright
 
-from tests.unit.comfyui.editor.templates import DEFINITIONS, EXPORTS, normal_form, reduced, templates, versions
+from tests.unit.comfyui.editor.templates import DEFINITIONS, EXPORTS, fingerprint, reduced, templates, versions
 
 READY = "window.app?.rootGraph && Object.keys(window.LiteGraph?.registered_node_types ?? {}).length > 100"
 EXPORT = """async (workflow) => {
@@ -41,7 +41,7 @@ async def main(url: str) -> None:
             graph: dict[str, Any] = await page.evaluate(EXPORT, workflow)
             # These are the nodes that this server does not know.
             missing = sorted({node["class_type"] for node in graph.values()} - definitions.keys())
-            exports[name] = missing or normal_form(graph, definitions)
+            exports[name] = missing or fingerprint(graph, definitions)
             used |= _types_in(workflow)
             print(name, flush=True)
         await browser.close()

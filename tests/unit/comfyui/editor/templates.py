@@ -1,4 +1,4 @@
-"""The public templates of ComfyUI's editor, and the normal form for comparing two conversions."""
+"""The public templates of ComfyUI's editor, and a fingerprint for comparing two conversions."""
 
 import hashlib
 import importlib.metadata
@@ -40,7 +40,7 @@ def load_template(name: str) -> dict[str, Any]:
     return workflow
 
 
-def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def fingerprint(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """Return a hash of what a server reads from a graph. Fields without a definition are for the editor."""
     nodes = {node_id: _normal_node(node, definitions) for node_id, node in graph.items()}
     return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()

@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.errors import NotInstalled
-from tests.unit.comfyui.editor.templates import DEFINITIONS, EXPORTS, load_template, normal_form, versions
+from tests.unit.comfyui.editor.templates import DEFINITIONS, EXPORTS, fingerprint, load_template, versions
 
 RECORDED: dict[str, Any] = json.loads(EXPORTS.read_text(encoding="utf-8"))
 
@@ -41,4 +41,4 @@ def test_template_is_converted_as_in_the_editor(name: str) -> None:
             convert_workflow(workflow, definitions())
         assert sorted(refused.value.node_types) == expected
     else:
-        assert normal_form(convert_workflow(workflow, definitions()), definitions()) == expected
+        assert fingerprint(convert_workflow(workflow, definitions()), definitions()) == expected

@@ -34,7 +34,7 @@ class GuestInputs:
             if is_link(value):
                 self._links[value[0]].append((id_, name))
         self._inputs_of: dict[str, Graph] = {}
-        self._passed: set[tuple[str, str]] = set()
+        self._allowed: set[tuple[str, str]] = set()
 
     def check(self, values: Sequence[Value], defaults: Mapping[str, Any]) -> None:
         """Raise `InvalidInput` for texts that the policy forbids. Defaults and choices are allowed, because they are
@@ -51,7 +51,7 @@ class GuestInputs:
 
     def _is_allowed(self, placeholder: str, text: str) -> bool:
         # Items of a batch share most of their texts.
-        if (placeholder, text) in self._passed:
+        if (placeholder, text) in self._allowed:
             return True
         if placeholder not in self._inputs_of:
             self._inputs_of[placeholder] = self._reached_inputs(placeholder)
@@ -59,23 +59,23 @@ class GuestInputs:
             self._policy.check(replace_placeholders(self._inputs_of[placeholder], {placeholder: text}), own=self._files)
         except GraphNotAllowed:
             return False
-        self._passed.add((placeholder, text))
+        self._allowed.add((placeholder, text))
         return True
 
     def _reached_inputs(self, placeholder: str) -> Graph:
-        """Return the inputs that contain a text, directly or through nodes that only combine texts."""
+        """Return the inputs that receive a placeholder's text, directly or through nodes that only combine texts."""
         wanted = placeholders_of([placeholder])
         pending = [(id_, name) for id_, name, value in _inputs(self._graph) if wanted.found_in(texts_in(value))]
         reached: Graph = {}
-        passing: set[str] = set()
+        combining: set[str] = set()
         while pending:
             id_, name = pending.pop()
             node = self._graph[id_]
             # The policy reads only classes and inputs.
             part = reached.setdefault(id_, {"class_type": node["class_type"], "inputs": {}})
             part["inputs"][name] = node["inputs"][name]
-            if id_ not in passing and _only_links_to(passing, node["inputs"]):
-                passing.add(id_)
+            if id_ not in combining and _only_links_to(combining, node["inputs"]):
+                combining.add(id_)
                 pending.extend(self._links[id_])
         return reached
 

@@ -56,7 +56,7 @@ export const COLUMNS: readonly Column<Row>[] = [
     width: "84px",
     isRightAligned: true,
     from: "medium",
-    show: ({ scaling: how }) => (how ? texts.ofMost(how.machines.length, how.max_machines) : none),
+    show: ({ scaling: how }) => (how ? texts.ofMax(how.machines.length, how.max_machines) : none),
   },
   {
     id: "desired",

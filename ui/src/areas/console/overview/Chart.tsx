@@ -12,7 +12,7 @@ export interface Line {
   values: Values;
   tone: Tone;
   /** No fill below the line. */
-  isBare?: boolean;
+  isUnfilled?: boolean;
 }
 
 interface ChartProps {
@@ -100,7 +100,7 @@ function Plot({ title, range, at, lines, format, minTop = 1, steps }: ChartProps
             label: line.name,
             stroke: () => color(index),
             width: 1.75,
-            ...(!line.isBare && { fill: () => faded(color(index)) }),
+            ...(!line.isUnfilled && { fill: () => faded(color(index)) }),
             // a line needs two points: an isolated one is drawn as a dot
             points: {
               show: false,

@@ -46,7 +46,7 @@ export function Charts({ found: { now, series, bucket_seconds }, range }: { foun
         title={chart.throughput(per)}
         lines={[
           { name: line.done, values: done, tone: "good" },
-          { name: line.failed, values: failed, tone: "bad", isBare: true },
+          { name: line.failed, values: failed, tone: "bad", isUnfilled: true },
         ]}
         format={whole}
         minTop={4}
@@ -63,7 +63,7 @@ export function Charts({ found: { now, series, bucket_seconds }, range }: { foun
         title={chart.busy}
         lines={[
           { name: line.busy, values: series.busy, tone: "good" },
-          { name: line.slots, values: series.slots, tone: "muted", isBare: true },
+          { name: line.slots, values: series.slots, tone: "muted", isUnfilled: true },
         ]}
         format={whole}
         minTop={4}

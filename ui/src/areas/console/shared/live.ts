@@ -95,7 +95,7 @@ export class ConsoleStream {
       this.pending = mergeChanges(this.pending, parse(data) as Changed);
       this.schedule();
     });
-    // also the first event of a stream: earlier changes were not reported
+    // every stream starts with a reset, because earlier changes were not reported
     source.addEventListener("reset", () => {
       this.pending = EVERYTHING;
       this.schedule();
