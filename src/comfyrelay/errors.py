@@ -48,6 +48,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from comfyrelay.text import counted
+
 
 class ComfyRelayError(Exception):
     """Something went wrong."""
@@ -162,8 +164,8 @@ class PriceChanged(Conflict):
     def __init__(self, *, expected_tokens: int, required_tokens: int) -> None:
         self.expected_tokens = expected_tokens
         self.required_tokens = required_tokens
-        now = f"{required_tokens} token{'' if required_tokens == 1 else 's'}"
-        super().__init__(f"The price is now {now}, not {expected_tokens}. No job was started. Confirm the new price.")
+        now = counted(required_tokens, "token")
+        super().__init__(f"The price is now {now}, not {expected_tokens:,}. No job was started. Confirm the new price.")
 
 
 class Unauthorized(ComfyRelayError):
@@ -208,7 +210,7 @@ class InsufficientTokens(ComfyRelayError):
     def __init__(self, *, required_tokens: int, balance: int) -> None:
         self.required_tokens = required_tokens
         self.balance = balance
-        super().__init__()
+        super().__init__(f"You need {counted(required_tokens, 'token')} and have {balance:,}.")
 
 
 class TooManyActiveJobs(ComfyRelayError):

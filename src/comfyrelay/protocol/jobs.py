@@ -108,6 +108,8 @@ class NewBatch(Submission):
     axes: Annotated[list[NewBatchAxis], Field(max_length=12)] = Field(default_factory=list)
     label: Line | None = None
     idempotency_key: Key | None = None
+    # The price of all items together.
+    expected_tokens: ExpectedTokens | None = None
 
 
 class JobWaiting(AnswerBody):

@@ -108,6 +108,19 @@ async def test_changed_price_is_refused_with_the_new_one(api: Api) -> None:
     assert await balance(user) == 100
 
 
+async def test_changed_price_of_a_batch_is_refused_with_the_new_one(api: Api) -> None:
+    user, admin = await api.user(tokens=100), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
+    file_id = await upload(user)
+    items = [{"input_payload": {"steps": steps}, "input_file_id": file_id} for steps in (5, 7)]
+    body = {"effect_id": effect_id, "items": items, "idempotency_key": "k"}
+    problem = problem_of(await user.call("POST", "/api/batches", {**body, "expected_tokens": 2}), 409)
+    assert (problem["required_tokens"], await balance(user)) == (12, 100)
+    assert (await user.get("/api/batches"))["items"] == []
+    await user.post("/api/batches", {**body, "expected_tokens": 12})
+    assert await balance(user) == 88
+
+
 @pytest.mark.parametrize(
     ("price", "field"),
     [

@@ -426,7 +426,7 @@ async def test_job_beyond_the_balance_is_refused_without_effect(world: World) ->
     desk = await world.desk(tokens=9)
     file_id = await desk.file()
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
-    with pytest.raises(InsufficientTokens, match=r"^Insufficient token balance\.$") as refused:
+    with pytest.raises(InsufficientTokens, match=r"^You need 10 tokens and have 9\.$") as refused:
         await desk.submit(video_id=video_id)
     assert (refused.value.required_tokens, refused.value.balance) == (10, 9)
     assert await read_jobs(world, desk.user) == []

@@ -21,6 +21,8 @@ export class Problem extends Error {
     readonly missing: readonly Missing[] = [],
     /** the user's workflow that already has the name */
     readonly workflowSlug = "",
+    /** the price that the server asks for */
+    readonly requiredTokens: number | null = null,
   ) {
     super(text);
   }
@@ -42,6 +44,7 @@ interface ProblemBody {
   errors?: Record<string, string>;
   missing?: Missing[];
   workflow_slug?: string;
+  required_tokens?: number;
 }
 
 const MAX_ERRORS = 3;
@@ -49,7 +52,8 @@ const MAX_ERRORS = 3;
 export function problemOf(found: unknown, status: number): Problem {
   const body: ProblemBody = typeof found === "object" && found !== null ? found : {};
   const kind = body.type?.split(":").pop();
-  return new Problem(sentenceOf(body, status), status, body.errors, kind, body.missing, body.workflow_slug);
+  const { errors, missing, workflow_slug, required_tokens } = body;
+  return new Problem(sentenceOf(body, status), status, errors, kind, missing, workflow_slug, required_tokens);
 }
 
 function sentenceOf({ detail, title, errors = {} }: ProblemBody, status: number): string {

@@ -40,6 +40,7 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
         items=[ItemRequest(**dict(item)) async for item in paced(body.items)],
         label=body.label,
         axes=[BatchAxis(**dict(axis)) for axis in body.axes],
+        expected_tokens=body.expected_tokens,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:

@@ -16,7 +16,7 @@ from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, TooLa
 from comfyrelay.pacing import paced
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
-from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
+from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs, check_price
 from comfyrelay.services.jobs.submission.requests import (
     ItemRequest,
     JobRequest,
@@ -45,6 +45,8 @@ class BatchRequest(SubmissionRequest):
     notify_urls: Sequence[str] = field(default=(), repr=False)
     # Identifies equal requests with the same key. By default, it is computed from the other fields.
     request_digest: str | None = None
+    # The price of all items that the user has seen. It is not part of the digest.
+    expected_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +158,7 @@ class Batches:
     async def _create(self, shard: Database, request: BatchRequest, request_digest: str) -> tuple[BatchRecord, bool]:
         batch_id = new_id()
         new = await self._new_jobs(shard, request, batch_id, request_digest)
+        check_price(new, request.expected_tokens)
         reused = await self._reuse.copy_outputs(shard, new, batch_label=request.label) if request.reuse else {}
 
         async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs | None]:

@@ -84,7 +84,9 @@ export function PlanPanel({ form, submission, command, found, isFresh, folderPro
               <p className={styles.product}>
                 {product && count > 1 && !folderProblem && !isUnknown ? texts.plan.equals(product, made) : made}
               </p>
-              <p className={styles.cost}>{costOf(found, choice.tokens * count)}</p>
+              <p className={styles.cost}>
+                {costOf(found, choice.tokens * count, submission.price, choice.hasFixedPrice || desk !== null)}
+              </p>
             </>
           )}
         </div>
@@ -103,8 +105,9 @@ export function PlanPanel({ form, submission, command, found, isFresh, folderPro
   );
 }
 
-function costOf(found: Estimate | null, tokens: number): string {
+function costOf(found: Estimate | null, lowest: number, price: number | null, isFixed: boolean): string {
   const { plan } = texts;
+  const tokens = price ?? found?.tokens ?? lowest;
   const seconds = found?.expected_seconds ?? null;
   const parts = [
     seconds !== null
@@ -115,7 +118,7 @@ function costOf(found: Estimate | null, tokens: number): string {
     seconds !== null && found && plan.atOnce(found.workers),
     found?.done_at && plan.doneBy(found.done_at),
     // hide tokens if everything is free
-    (found?.tokens ?? tokens) > 0 && plan.tokens(found?.tokens ?? tokens),
+    tokens > 0 && (isFixed || price !== null ? plan.tokens(tokens) : plan.tokensFrom(tokens)),
   ];
   return parts.filter(Boolean).join(" · ");
 }

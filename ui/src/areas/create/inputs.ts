@@ -23,7 +23,9 @@ export interface Choice {
   properties: Input[];
   coverUrl: string | null;
   outputMime: string;
+  /** The price of a job, or the lowest price if it depends on the inputs. */
   tokens: number;
+  hasFixedPrice: boolean;
   /** Whether each job gets a random seed that is not a field. */
   drawsSeed: boolean;
   /** Why the workflow cannot run yet. */
@@ -43,6 +45,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
       coverUrl: each.cover_url ?? null,
       outputMime: each.output_mime_type,
       tokens: 0,
+      hasFixedPrice: true,
       drawsSeed: each.draws_seed ?? false,
       waiting: each.waiting ?? null,
       isScript: each.slug === script,
@@ -59,6 +62,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
       coverUrl: each.cover_url ?? null,
       outputMime: each.output_mime_type,
       tokens: each.credits_cost,
+      hasFixedPrice: each.max_credits_cost === null,
       drawsSeed: false,
       waiting: null,
       isScript: false,

@@ -39,6 +39,7 @@ export const choice: Choice = {
   coverUrl: null,
   outputMime: "image/png",
   tokens: 0,
+  hasFixedPrice: true,
   drawsSeed: false,
   waiting: null,
   isScript: false,

@@ -22,6 +22,8 @@ export interface SubmitState {
   problem: string | null;
   /** Requirements that no worker has; the user may submit anyway. */
   missing: readonly Missing[] | null;
+  /** The price of the jobs, if the server has told it for this draft. */
+  price: number | null;
   submit: (anyway?: boolean) => Promise<void>;
 }
 
@@ -45,6 +47,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     draft: unknown;
     problem: string | null;
     missing: readonly Missing[] | null;
+    price: number | null;
   } | null>(null);
   // a double click submits once
   const isSubmitting = useRef(false);
@@ -55,21 +58,26 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
   const send = async (anyway: boolean): Promise<void> => {
     const waits = anyway ? { wait_for_missing: true } : {};
     const idempotency_key = newKey();
+    // on a server, users pay only a price that they have seen
+    const expected = (count: number) =>
+      isDesk || choice.kind !== "effect" ? {} : { expected_tokens: present?.price ?? choice.tokens * count };
     const target = choice.kind === "effect" ? { effect_id: choice.effectId } : { workflow_slug: choice.slug };
     if (isSingleJob(choice, draft)) {
       const [item] = jobRequests(choice, draft);
-      const body = { ...target, ...item, priority: draft.priority, idempotency_key, ...waits };
+      const body = { ...target, ...item, priority: draft.priority, idempotency_key, ...waits, ...expected(1) };
       const { data } = await call<Job>("POST", "/api/ai-jobs", body);
       toastAdded(1, texts.plan.showJob, () => void navigate({ to: "/jobs/$id", params: { id: data.id } }));
       return;
     }
     // let the server count the jobs of this draft, even if it was typed just now
     if (isDesk && isCountedByServer(choice, draft)) await client.fetchQuery(estimate(batchRequest(choice, draft)));
+    const items = isDesk ? [] : jobRequests(choice, draft);
     const body = isDesk
       ? { ...batchRequest(choice, draft), label: draft.label.trim() || choice.name.slice(0, 200) }
       : {
           ...target,
-          items: jobRequests(choice, draft),
+          ...expected(items.length),
+          items,
           label: draft.label.trim() || choice.name.slice(0, 200),
           priority: draft.priority,
         };
@@ -93,7 +101,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     if (pendingUploads(draft).length) return;
     const count = jobCount(sweepOf(choice, draft));
     if (!isCountedByServer(choice, draft) && count > MAX_JOBS) {
-      return setRefused({ draft, problem: texts.plan.tooMany(count, MAX_JOBS), missing: null });
+      return setRefused({ draft, problem: texts.plan.tooMany(count, MAX_JOBS), missing: null, price: null });
     }
     isSubmitting.current = true;
     setBusy(true);
@@ -109,7 +117,15 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
       const found = thrown instanceof Problem ? errorsByField(choice, thrown.errors) : {};
       const fields = Object.keys(found);
       const isShown = fields.length > 0 && fields.every((key) => choice.properties.some((each) => each.key === key));
-      setRefused({ draft, problem: isShown ? null : sentence(thrown), missing: isMissing ? thrown.missing : null });
+      const price = thrown instanceof Problem ? thrown.requiredTokens : null;
+      const isPrice = price !== null && thrown instanceof Problem && thrown.kind === "price_changed";
+      setRefused({
+        draft,
+        problem: isShown ? null : isPrice ? texts.plan.confirmPrice(count, price) : sentence(thrown),
+        missing: isMissing ? thrown.missing : null,
+        // also after a balance that was too low, or after missing requirements
+        price: price ?? present?.price ?? null,
+      });
       if (thrown instanceof Problem) {
         form.setProblems(found);
         for (const each of choice.properties)
@@ -123,7 +139,13 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
       setBusy(false);
     }
   };
-  return { isBusy, problem: present?.problem ?? null, missing: present?.missing ?? null, submit };
+  return {
+    isBusy,
+    problem: present?.problem ?? null,
+    missing: present?.missing ?? null,
+    price: present?.price ?? null,
+    submit,
+  };
 }
 
 const toastAdded = (count: number, name: string, run: () => void): void =>

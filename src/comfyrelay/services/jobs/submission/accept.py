@@ -14,7 +14,7 @@ from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.accounts import OwnLimits
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.domain.space import check_space
-from comfyrelay.errors import TooManyActiveJobs
+from comfyrelay.errors import PriceChanged, TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.reuse import Reuse, ReusedOutputs
@@ -189,3 +189,10 @@ class Acceptance:
 
 def _to_reused(job: NewJobRecord, by: ReusedOutputs) -> NewJobRecord:
     return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)
+
+
+def check_price(new: Sequence[NewJobRecord], expected_tokens: int | None) -> None:
+    """Refuse jobs if the user saw another price for all of them together."""
+    required = sum(job.reserved_tokens for job in new)
+    if expected_tokens is not None and required != expected_tokens:
+        raise PriceChanged(expected_tokens=expected_tokens, required_tokens=required)

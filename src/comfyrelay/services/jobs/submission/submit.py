@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.catalogue import WorkflowRecord
-from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
-from comfyrelay.errors import ComfyRelayError, Conflict, IdempotencyConflict, PriceChanged
+from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.errors import ComfyRelayError, Conflict, IdempotencyConflict
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
-from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
+from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs, check_price
 from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
 from comfyrelay.services.jobs.submission.rerun_offers import RerunOffers
 from comfyrelay.services.jobs.submission.rerun_rules import RerunRules
@@ -72,7 +72,7 @@ class JobSubmission:
         request_digest = request.digest()
         try:
             new = await self._resolve.resolve_job(shard, request, request_digest=request_digest, workflow=workflow)
-            _check_price(new, request.expected_tokens)
+            check_price([new], request.expected_tokens)
         except ComfyRelayError:
             # An accepted job is returned even if the same request would be refused now.
             if (known := await _by_key(shard, request)) is None:
@@ -128,7 +128,7 @@ class JobSubmission:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
             [retry] = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
-            _check_price(retry, expected_tokens)
+            check_price([retry], expected_tokens)
             accepted = await self._accept.write_jobs(tx, balance, [retry])
             return accepted.jobs[0], accepted
 
@@ -177,7 +177,7 @@ class JobSubmission:
             old = await _require_ended(tx, tenant_id, job_id)
             await self._accept.check_limit(tx, tenant_id, old.user_id)
             copy = await rerun.copy_alone(tx, old, offer, new_seeds=new_seeds, vary=self._vary)
-            _check_price(copy, expected_tokens)
+            check_price([copy], expected_tokens)
             accepted = await self._accept.write_jobs(tx, balance, [copy])
             return accepted.jobs[0], accepted
 
@@ -220,9 +220,3 @@ async def _require_ended(tx: Tx, tenant_id: str, job_id: str) -> JobRecord:
 async def _by_key(shard: Database, request: JobRequest) -> JobRecord | None:
     async with shard.read() as tx:
         return await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
-
-
-def _check_price(new: NewJobRecord, expected_tokens: int | None) -> None:
-    """Refuse the job if the user saw another price."""
-    if expected_tokens is not None and new.reserved_tokens != expected_tokens:
-        raise PriceChanged(expected_tokens=expected_tokens, required_tokens=new.reserved_tokens)

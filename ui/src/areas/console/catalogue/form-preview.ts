@@ -78,6 +78,7 @@ export const previewOf = (
   coverUrl: null,
   outputMime: mime,
   tokens,
+  hasFixedPrice: true,
   drawsSeed: false,
   waiting: null,
   isScript: false,
