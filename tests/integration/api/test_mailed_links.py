@@ -257,3 +257,14 @@ class TestQueue:
             assert await api.engine.accounts.mailer.run_once() == 0
             assert api.engine.accounts.mailer.outcomes == {"postponed": 1}
             assert mailbox.mails.empty()
+
+
+async def test_mails_name_the_studio(
+    backend: SqliteBackend | PostgresBackend, storage_url: str | None, tmp_path: Path, mailbox: Mailbox
+) -> None:
+    settings = {**mailbox.settings, "studio_name": "Pixel Barn"}
+    async with open_api(backend, tmp_path, storage_url=storage_url, **settings) as api:
+        await api.stop_loops()
+        await sign_up(api)
+        await api.engine.accounts.mailer.run_once()
+        assert (await mailbox.next())["Subject"] == "Confirm your address for Pixel Barn"

@@ -2,7 +2,7 @@ export const payments = {
   by: { effect: "Effect", tenant: "Tenant", day: "Day" },
   revenue: "Revenue and GPU cost",
   revenueAbout:
-    "The last 30 days by default, in the currency of machine prices. Set COMFYRELAY_TOKEN_VALUE to see revenue in money.",
+    "The last 30 days by default, in the currency of machine prices. Revenue in money needs COMFYRELAY_TOKEN_VALUE.",
   noRevenue: "No jobs in this period.",
   about: "Payments as reported by the payment provider. To take tokens back manually, open the tenant.",
   empty: "No payments yet",

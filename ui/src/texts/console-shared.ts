@@ -47,5 +47,5 @@ export const shells = {
   posix: "Linux, macOS",
   powershell: "Windows (PowerShell)",
   onlyHere:
-    "This command only works on the server itself. For other machines, start the server with COMFYRELAY_HOST=0.0.0.0 and set COMFYRELAY_PUBLIC_URL to its address.",
+    "This command only works on the server itself. For other machines, start the server with COMFYRELAY_HOST=0.0.0.0, and set COMFYRELAY_PUBLIC_URL to its address and the secrets COMFYRELAY_FLEET_SECRETS and COMFYRELAY_SIGNING_SECRETS.",
 };

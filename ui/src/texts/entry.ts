@@ -6,7 +6,7 @@ export const entry = {
   password: "Password",
   newPassword: "New password",
   name: "Name",
-  nameHint: "Shown to your team.",
+  nameHint: "Shown to the studio.",
   passwordHint: "At least 8 characters.",
   isShort: "Use at least 8 characters.",
   show: "Show password",

@@ -107,10 +107,10 @@ class AccountLinks:
                     created_by=None if by is None else by.id,
                     email=user.email,
                 )
-                url, host = self.password_url(mailed), self._mailer.host
+                url, studio = self.password_url(mailed), self._mailer.studio
                 invited_by = "An administrator" if by is None else by.name
-                invitation = invitation_mail(url, host=host, invited_by=invited_by)
-                await self._mailer.add(tx, user.email, invitation if is_invitation else reset_mail(url, host=host))
+                invitation = invitation_mail(url, studio=studio, invited_by=invited_by)
+                await self._mailer.add(tx, user.email, invitation if is_invitation else reset_mail(url, studio=studio))
             return user, expires_at
 
         user, expires_at = await self._databases.central.run(TransactionStep.TENANT, work)

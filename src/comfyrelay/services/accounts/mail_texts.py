@@ -1,4 +1,4 @@
-"""The texts of mails to users."""
+"""The texts of mails to users. `studio` is the name of the studio, or the host of the server."""
 
 from dataclasses import dataclass
 
@@ -9,75 +9,75 @@ class Mail:
     body: str
 
 
-def sign_up_mail(url: str, *, host: str) -> Mail:
+def sign_up_mail(url: str, *, studio: str) -> Mail:
     return _mail(
-        f"Confirm your address for {host}",
-        f"Someone, probably you, wants to create an account on {host} with this address.",
+        f"Confirm your address for {studio}",
+        f"Someone, probably you, wants to create an account on {studio} with this address.",
         "Open this link to choose a password. It works once, for a day:",
         url,
         "If it was not you, ignore this mail: no account is created.",
     )
 
 
-def already_registered_mail(url: str, *, host: str) -> Mail:
+def already_registered_mail(url: str, *, studio: str) -> Mail:
     return _mail(
-        f"You have an account on {host}",
-        f"Someone, probably you, wanted to create an account on {host} with this address, but there already is one.",
+        f"You have an account on {studio}",
+        f"Someone, probably you, wanted to create an account on {studio} with this address, but there already is one.",
         "Sign in here, or ask there for a new password:",
         url,
         "If it was not you, ignore this mail.",
     )
 
 
-def invitation_mail(url: str, *, host: str, invited_by: str) -> Mail:
+def invitation_mail(url: str, *, studio: str, invited_by: str) -> Mail:
     return _mail(
-        f"Invitation to {host}",
-        f"{invited_by} has created an account for you on {host}.",
+        f"Invitation to {studio}",
+        f"{invited_by} has created an account for you on {studio}.",
         "Open this link to choose a password. It works once, for a day:",
         url,
     )
 
 
-def reset_mail(url: str, *, host: str) -> Mail:
+def reset_mail(url: str, *, studio: str) -> Mail:
     return _mail(
-        f"Choose a new password for {host}",
-        f"Someone, probably you, asked for a new password on {host}.",
+        f"Choose a new password for {studio}",
+        f"Someone, probably you, asked for a new password on {studio}.",
         "Open this link to choose it. It works once, for a day:",
         url,
         "If it was not you, ignore this mail: your password does not change.",
     )
 
 
-def email_mail(url: str, *, host: str) -> Mail:
+def email_mail(url: str, *, studio: str) -> Mail:
     return _mail(
-        f"Confirm your address for {host}",
-        f"This address was given for an account on {host}.",
+        f"Confirm your address for {studio}",
+        f"This address was given for an account on {studio}.",
         "Open this link to confirm it. It works once, for a day:",
         url,
         "If it was not you, ignore this mail: nothing changes.",
     )
 
 
-def changed_email_mail(new_email: str, *, host: str) -> Mail:
+def changed_email_mail(new_email: str, *, studio: str) -> Mail:
     return _mail(
-        f"Your address on {host} was changed",
-        f"Your account on {host} now has the address {new_email}. You can no longer sign in with this one.",
+        f"Your address on {studio} was changed",
+        f"Your account on {studio} now has the address {new_email}. You can no longer sign in with this one.",
         "If it was not you, ask the administrator at once.",
     )
 
 
-def changed_password_mail(*, host: str) -> Mail:
+def changed_password_mail(*, studio: str) -> Mail:
     return _mail(
-        f"Your password on {host} was changed",
-        f"The password of your account on {host} was changed. All other sessions have ended.",
+        f"Your password on {studio} was changed",
+        f"The password of your account on {studio} was changed. All other sessions have ended.",
         "If it was not you, ask for a new password at once.",
     )
 
 
-def deleted_account_mail(*, host: str) -> Mail:
+def deleted_account_mail(*, studio: str) -> Mail:
     return _mail(
-        f"Your account on {host} was deleted",
-        f"Your account on {host} was deleted. Your files, jobs and workflows are being erased.",
+        f"Your account on {studio} was deleted",
+        f"Your account on {studio} was deleted. Your files, jobs and workflows are being erased.",
     )
 
 

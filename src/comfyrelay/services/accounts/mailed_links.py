@@ -52,7 +52,7 @@ class MailedLinks:
                 user_id=user.id if user is not None and is_known else None,
                 email=address,
             )
-            return reset_mail(self._links.password_url(secret), host=self._mailer.host) if is_known else None
+            return reset_mail(self._links.password_url(secret), studio=self._mailer.studio) if is_known else None
 
         await self._request(email, work)
 
@@ -70,8 +70,8 @@ class MailedLinks:
                 name=name,
             )
             if is_known:
-                return already_registered_mail(f"{self._base_url}/sign-in", host=self._mailer.host)
-            return sign_up_mail(self._links.password_url(secret), host=self._mailer.host)
+                return already_registered_mail(f"{self._base_url}/sign-in", studio=self._mailer.studio)
+            return sign_up_mail(self._links.password_url(secret), studio=self._mailer.studio)
 
         await self._request(email, work)
 

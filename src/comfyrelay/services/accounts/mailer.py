@@ -37,6 +37,7 @@ class Mailer:
         self._url = settings.smtp_url
         self._sender = settings.mail_from or ""
         self.host = urlsplit(settings.base_url).netloc
+        self.studio = settings.studio_name or self.host
         # Notified when a mail may be due.
         self.wakeup = Wakeup()
         # Counts of outcomes in this process, for metrics.

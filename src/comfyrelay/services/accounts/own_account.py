@@ -48,7 +48,7 @@ class OwnAccount:
             await tenants.set_password(tx, user.id, hashed)
             await api_tokens.revoke_all(tx, user.id, name=SESSION, except_hash=hash_secret(kept_session))
             await account_links.invalidate_links(tx, user.id)
-            await self._mailer.add(tx, user.email, mail_texts.changed_password_mail(host=self._mailer.host))
+            await self._mailer.add(tx, user.email, mail_texts.changed_password_mail(studio=self._mailer.studio))
 
         await self._databases.central.run(TransactionStep.TENANT, work)
         self._mailer.wakeup.notify()
@@ -81,12 +81,12 @@ class OwnAccount:
                 user_id=user.id,
                 email=address,
             )
-            host = self._mailer.host
+            studio = self._mailer.studio
             if owner is None or owner.id == user.id:
-                mail = mail_texts.email_mail(f"{self._base_url}/confirm#{secret}", host=host)
+                mail = mail_texts.email_mail(f"{self._base_url}/confirm#{secret}", studio=studio)
             else:
                 # The answer does not reveal that the address has an account.
-                mail = mail_texts.already_registered_mail(f"{self._base_url}/sign-in", host=host)
+                mail = mail_texts.already_registered_mail(f"{self._base_url}/sign-in", studio=studio)
             await self._mailer.add(tx, address, mail)
 
         await self._databases.central.run(TransactionStep.TENANT, ask if self._mailer.is_enabled else change)
@@ -109,7 +109,7 @@ class OwnAccount:
             if email != user.email:
                 # Links to the old address must not open the account.
                 await account_links.invalidate_links(tx, user.id)
-                notice = mail_texts.changed_email_mail(email, host=self._mailer.host)
+                notice = mail_texts.changed_email_mail(email, studio=self._mailer.studio)
                 await self._mailer.add(tx, user.email, notice)
             return replace(user, email=email)
 
@@ -146,7 +146,7 @@ class OwnAccount:
             await account_links.delete_mailed(tx, user.email)
             await tenants.delete_user(tx, user)
             await mails.remove_of(tx, user.email)
-            await self._mailer.add(tx, user.email, mail_texts.deleted_account_mail(host=self._mailer.host))
+            await self._mailer.add(tx, user.email, mail_texts.deleted_account_mail(studio=self._mailer.studio))
 
         await self._databases.central.run(TransactionStep.TENANT, work)
         self._mailer.wakeup.notify()
