@@ -149,13 +149,14 @@ class IssuedToken(Token):
 
 
 class NewEditorLink(Request):
-    """The workflow that the editor opens: the workflow of a job, one of your own, or by default the one that was open
-    last."""
+    """The workflow that the editor opens: the workflow of a job, one of your own, for administrators one of the
+    catalogue, or by default the one that was open last."""
 
     model_config = example(workflow="portrait-1a2b3c4d5e6f")
 
     job_id: Annotated[str | None, Field(max_length=64, pattern=ID)] = None
     workflow: Annotated[Line | None, Field(description="the slug of one of your workflows")] = None
+    catalogue: Annotated[Line | None, Field(description="only for administrators: the slug of any workflow")] = None
 
 
 class EditorLink(AnswerBody):

@@ -222,6 +222,22 @@ async def test_editor_links_expire(site: ComfyuiSite) -> None:
         assert (await browser.get(link)).status_code == 401
 
 
+async def test_only_administrators_open_workflows_of_the_catalogue(site: ComfyuiSite) -> None:
+    await site.api.engine.catalogue.workflows.create(slug="sold", graph=invert(), properties=[])
+    root = await site.api.user("root@example.com", is_admin=True)
+    ada = site.client
+    assert ada.user is not None
+    for caller, status in ((ada.user, 403), (root, 201)):
+        assert (await caller.call("POST", "/api/editor/links", {"catalogue": "sold"})).status_code == status
+    path = "/api/workflow_templates/catalogue/sold.json"
+    assert (await ada.http.get(path)).status_code == 404
+    async with httpx.AsyncClient(base_url=site.url) as browser:
+        await browser.get((await root.post("/api/editor/links", {"catalogue": "sold"}))["url"])
+        types = {node["type"] for node in (await browser.get(path)).json()["nodes"]}
+        assert "ImageInvert" in types
+        assert (await browser.get("/api/workflow_templates/catalogue/none.json")).status_code == 404
+
+
 async def test_editor_opens_only_documents_of_the_caller(site: ComfyuiSite) -> None:
     ada, bob = site.client, await site.new_client("bob@example.com")
     drawn = {"nodes": [{"id": 1, "type": "SaveImage"}], "links": []}

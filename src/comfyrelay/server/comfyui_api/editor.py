@@ -17,7 +17,7 @@ SETTINGS = "comfy.settings.json"
 STYLE = "user.css"
 MAX_NAME_LENGTH, MAX_TEMPLATES = 200, 200
 # Sources of templates, in the editor's terms.
-JOB, WORKFLOW = "job", "workflow"
+JOB, WORKFLOW, CATALOGUE = "job", "workflow", "catalogue"
 FILE_HEADERS = {"Content-Security-Policy": "default-src 'none'; sandbox", "X-Content-Type-Options": "nosniff"}
 # The responses of a ComfyUI without these optional parts, which ComfyRelay does not have.
 _WITHOUT: dict[str, Any] = {
@@ -64,12 +64,18 @@ async def templates(call: Call) -> Response:
 
 @routes.add("GET", "/workflow_templates/{source}/{name}.json")
 async def document(call: Call) -> Response:
-    """Return the workflow that a link opens: the workflow of a job, or one that the user added."""
-    documents, name = call.context.engine.comfyui_api.documents, call.path("name")
-    find = {JOB: documents.of_job, WORKFLOW: documents.of_workflow}.get(call.path("source"))
-    if find is None or len(name) > MAX_NAME_LENGTH or not is_storable(name):
+    """Return the workflow that a link opens: the workflow of a job, one that the user added, or, for administrators,
+    one of the catalogue."""
+    documents, source, name = call.context.engine.comfyui_api.documents, call.path("source"), call.path("name")
+    if len(name) > MAX_NAME_LENGTH or not is_storable(name):
         return not_found()
-    return JSONResponse(await find(call.tenant_id, name))
+    if source == JOB:
+        return JSONResponse(await documents.of_job(call.tenant_id, name))
+    if source == WORKFLOW:
+        return JSONResponse(await documents.of_workflow(call.tenant_id, name))
+    if source == CATALOGUE and call.user.is_admin:
+        return JSONResponse(await documents.of_catalogue(name))
+    return not_found()
 
 
 @routes.add("GET", "/users")

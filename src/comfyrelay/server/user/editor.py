@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from fastapi import Path, Request
 
-from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Items
 from comfyrelay.protocol.fields import STORABLE
@@ -40,6 +40,11 @@ async def add_link(
     elif body.workflow is not None:
         await documents.of_workflow(user.tenant_id, body.workflow)
         query = {"template": body.workflow, "source": "workflow"}
+    elif body.catalogue is not None:
+        if not user.is_admin:
+            raise Forbidden("Only administrators may open workflows of the catalogue.")
+        await documents.of_catalogue(body.catalogue)
+        query = {"template": body.catalogue, "source": "catalogue"}
     parent_id = await context.engine.accounts.sign_in.token_id(secret_of(request, context, bearer))
     code = await context.engine.comfyui_api.sessions.create_code(user, parent_id=parent_id)
     url = f"{context.settings.comfyui_url}/open?{urlencode({'code': code, **query})}"

@@ -1,4 +1,4 @@
-"""Workflows that a user opens in ComfyUI's editor: the workflow of a job, or a workflow that the user has added."""
+"""Workflows that open in ComfyUI's editor: of a job, of a user, or, for administrators, of the catalogue."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from comfyrelay.comfyui.editor.layout import lay_out
 from comfyrelay.comfyui.editor.workflow import editor_file_in, is_editor_file
 from comfyrelay.comfyui.graphs.graph import replace_placeholders
 from comfyrelay.domain.queue.states import WorkflowKind
+from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.comfyui_api.prompts import Prompts
@@ -34,7 +35,13 @@ class EditorDocuments:
 
     async def of_workflow(self, tenant_id: str, slug: str) -> Mapping[str, Any]:
         """Return a workflow of the user with its default values. Raises `NotFound` if there is none."""
-        record = await self._catalogue.own_workflows.find(tenant_id, slug)
+        return await self._of_record(await self._catalogue.own_workflows.find(tenant_id, slug))
+
+    async def of_catalogue(self, slug: str) -> Mapping[str, Any]:
+        """Return any workflow with its default values, for administrators. Raises `NotFound` if there is none."""
+        return await self._of_record((await self._catalogue.workflows.get(slug)).workflow)
+
+    async def _of_record(self, record: WorkflowRecord) -> Mapping[str, Any]:
         if record.kind != WorkflowKind.GRAPH:
             raise NotFound("This workflow has no graph.")
         if record.waiting is not None:

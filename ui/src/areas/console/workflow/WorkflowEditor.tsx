@@ -1,19 +1,22 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { Download, Ellipsis, Sparkles, Trash2, Upload } from "lucide-react";
+import { Download, Ellipsis, PencilRuler, Sparkles, Trash2, Upload } from "lucide-react";
 import { useMemo, useRef, useState } from "react";
 import { call } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
 import { FormView } from "@/areas/create/FormView";
 import { useForm } from "@/areas/create/form";
+import { openEditor } from "@/jobs/open-editor";
 import { Button, ErrorCard, IconButton, Menu, toast } from "@/kit";
 import { Header } from "@/kit/Header";
 import { Tabs } from "@/kit/Tabs";
 import { useDroppedFiles } from "@/lib/file-drop";
+import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import { console as console_ } from "@/texts/console";
 import { shared } from "@/texts/console-shared";
 import { workflow as texts } from "@/texts/console-workflows";
+import { job } from "@/texts/job";
 import { previewOf } from "../catalogue/form-preview";
 import { validateProperty } from "../catalogue/property-validation";
 import { keys, type Workflow } from "../catalogue/queries";
@@ -89,6 +92,7 @@ export function WorkflowEditor({ before }: { before: Workflow }) {
     [slug, now.name, now.output_mime_type, now.properties],
   );
   const form = useForm(preview);
+  const { me } = useSession();
 
   return (
     <>
@@ -109,6 +113,9 @@ export function WorkflowEditor({ before }: { before: Workflow }) {
                     icon: Sparkles,
                     run: () => void navigate({ to: "/console/effects", search: { workflow: slug, open: "new" } }),
                   },
+                  ...(me.has_editor
+                    ? [{ name: job.openInEditor, icon: PencilRuler, run: () => void openEditor({ catalogue: slug }) }]
+                    : []),
                   { name: texts.download, icon: Download, run: () => download(`${slug}.json`, now.graph) },
                   { name: texts.replace, icon: Upload, run: () => chooser.current?.click() },
                 ],
