@@ -6,7 +6,7 @@ import filecmp
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
@@ -28,8 +28,9 @@ _MAX_OPEN_ATTEMPTS = 100
 class ObjectWriter(FileWriter):
     """Writes an object. Once committed, it survives a power failure. Only the user of this process can read it."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, *, make_folder: Callable[[Path], None]) -> None:
         super().__init__(target, mode=FILE_MODE, is_durable=True)
+        self._make_folder = make_folder
 
     def open(self) -> BinaryIO:
         """Create the folder and the temporary file."""
@@ -37,16 +38,23 @@ class ObjectWriter(FileWriter):
             # Another process may delete the folder between `mkdir` and `open`, because deleting the last object of a
             # folder deletes the folder.
             with contextlib.suppress(FileNotFoundError, FileExistsError):
-                self.target.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+                self._make_folder(self.target.parent)
                 return super().open()
         return super().open()
 
 
 class Folder:
-    """A folder that is created on first use. Paths cannot escape from it."""
+    """A folder that is created on first use. Paths cannot escape from it.
+
+    If the folder disappears later, its disk may not be mounted. Until it is back, all calls raise `StorageUnavailable`.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = Path(extended_path(root.absolute()))
+        self._is_created = False
+        # `check` reports a folder that cannot be read.
+        with contextlib.suppress(OSError):
+            self._is_created = self._root.is_dir()
 
     def open(self, path: str) -> BinaryIO:
         """Open an object for reading, or raise `NotFound`."""
@@ -54,6 +62,7 @@ class Folder:
             try:
                 return self._locate(path).open("rb")
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                self._check_root()
                 raise no_object(path) from None
 
     def begin(self, path: str, start: int, size: int) -> tuple[BinaryIO, bytes]:
@@ -78,6 +87,7 @@ class Folder:
             try:
                 found = self._locate(path).stat()
             except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
                 return None
         return _stat(path, found) if S_ISREG(found.st_mode) else None
 
@@ -85,7 +95,10 @@ class Folder:
         """Return the file of an object, if it exists."""
         with disk(path):
             file = self._locate(path)
-            return file if file.is_file() else None
+            if file.is_file():
+                return file
+            self._check_root()
+            return None
 
     def write(self, path: str, data: bytes) -> None:
         writer = self.writer(path)
@@ -99,7 +112,7 @@ class Folder:
                 raise
 
     def writer(self, path: str) -> ObjectWriter:
-        return ObjectWriter(self._locate(path))
+        return ObjectWriter(self._locate(path), make_folder=self._make_folder)
 
     def commit_once(self, writer: ObjectWriter) -> None:
         """Commit an object that must not replace another one."""
@@ -112,8 +125,9 @@ class Folder:
             self.discard(writer)
 
     def discard(self, writer: ObjectWriter) -> None:
-        """Delete an incomplete object."""
-        writer.discard()
+        """Delete an incomplete object. If that fails, a sweep deletes it later, and the first error is raised."""
+        with contextlib.suppress(OSError):
+            writer.discard()
         self._prune(writer.target.parent)
 
     def copy(self, source: str, target: str) -> ObjectStat:
@@ -121,7 +135,7 @@ class Folder:
         origin, writer = self._locate(source), self.writer(target)
         with disk(target):
             try:
-                writer.target.parent.mkdir(parents=True, exist_ok=True)
+                self._make_folder(writer.target.parent)
                 os.link(origin, writer.target)
             except (FileNotFoundError, NotADirectoryError):
                 raise no_object(source) from None
@@ -145,15 +159,18 @@ class Folder:
         """Delete objects and folders that become empty."""
         for path in paths:
             file = self._locate(path)
-            with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                remove(file)
+            with disk(path):
+                try:
+                    remove(file)
+                except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    self._check_root()
             self._prune(file.parent)
 
     def scan(self, path: str) -> tuple[list[ObjectEntry], list[str]]:
         """Return the objects and subfolders directly in this folder."""
         objects: list[ObjectEntry] = []
         folders: list[str] = []
-        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with disk(path):
             for name, entry in self._scan(path):
                 if not is_path(name):
                     continue
@@ -175,7 +192,7 @@ class Folder:
         newest = time.time() - older_than_seconds
         removed = 0
         folders: list[str] = []
-        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with disk(path):
             for name, entry in self._scan(path):
                 if entry.is_dir(follow_symlinks=False):
                     folders += [name] if is_path(name) else []
@@ -190,7 +207,7 @@ class Folder:
 
     def check(self) -> None:
         """Raise `ConfigurationError` if objects cannot be written to the folder."""
-        trial = ObjectWriter(self._root / "check")
+        trial = ObjectWriter(self._root / "check", make_folder=self._make_folder)
         try:
             trial.open()
         except OSError as error:
@@ -229,9 +246,33 @@ class Folder:
         return False
 
     def _scan(self, path: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-        with os.scandir(self._locate(path) if path else self._root) as found:
-            for entry in found:
-                yield (f"{path}/{entry.name}" if path else entry.name), entry
+        """Yield the paths and entries of a folder, if it exists."""
+        try:
+            with os.scandir(self._locate(path) if path else self._root) as found:
+                for entry in found:
+                    yield (f"{path}/{entry.name}" if path else entry.name), entry
+        except (FileNotFoundError, NotADirectoryError):
+            self._check_root()
+
+    def _make_folder(self, folder: Path) -> None:
+        if not self._is_created:
+            self._root.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            self._is_created = True
+        if folder == self._root:
+            self._check_root()
+            return
+        try:
+            folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
+        except (FileNotFoundError, NotADirectoryError):
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True, mode=FOLDER_MODE)
+
+    def _check_root(self) -> None:
+        """Raise `StorageUnavailable` if the root has disappeared."""
+        if self._root.is_dir():
+            self._is_created = True
+        elif self._is_created:
+            raise StorageUnavailable("The folder of object storage is missing.")
 
     def _prune(self, folder: Path) -> None:
         while folder != self._root:

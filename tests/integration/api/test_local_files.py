@@ -8,6 +8,8 @@ import httpx
 import pytest
 from starlette.requests import ClientDisconnect
 
+from comfyrelay.services.operations import readiness
+from comfyrelay.services.operations.outages import OutageKind
 from comfyrelay.storage.objects import LocalObjects
 from tests.support.api import Api, open_api, problem_of
 from tests.support.world import SqliteBackend
@@ -205,6 +207,38 @@ class TestUploads:
         problem_of(await http.put(upload.url, content=torn(), headers=upload.headers), 422)
         assert not await objects.exists(PATH)
         assert [path for path in tmp_path.rglob("*") if path.name.startswith(".put-")] == []
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["missing", "replaced by a file"])
+async def test_unavailable_folder_is_503(
+    http: httpx.AsyncClient, objects: LocalObjects, url: str, tmp_path: Path, is_replaced: bool
+) -> None:
+    root = tmp_path / "objects"
+    root.rename(tmp_path / "away")
+    if is_replaced:
+        root.write_bytes(b"")
+    problem_of(await http.get(url), 503)
+    sent = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
+    problem_of(await http.put(sent.url, content=DATA, headers=sent.headers), 503)
+    assert not root.is_dir()
+
+
+async def test_missing_folder_is_shown_as_an_outage_and_not_recreated(
+    api: Api, objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "CACHE_SECONDS", 0.0)
+    await api.stop_loops()
+    await objects.put(PATH, DATA)
+    outages = api.engine.operations.outages
+    root = tmp_path / "objects"
+    root.rename(tmp_path / "away")
+    for _ in range(2):
+        await outages.run_once()
+        assert OutageKind.STORAGE in {outage.kind for outage in outages.current}
+    assert not root.exists()
+    (tmp_path / "away").rename(root)
+    await outages.run_once()
+    assert OutageKind.STORAGE not in {outage.kind for outage in outages.current}
 
 
 class TestOtherOrigins:

@@ -1,6 +1,7 @@
 """The local store keeps objects as files in a folder; an upload completes or leaves nothing."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ from tests.support.storage import SECRETS, paths_in, read
 @pytest.fixture
 def objects(root: Path) -> LocalObjects:
     return LocalObjects(root, base_url="http://relay.test/", secrets=SECRETS)
+
+
+async def upload(objects: LocalObjects, path: str) -> None:
+    async with objects.receive(path) as receiver:
+        await receiver.write(b"x")
 
 
 def files_in(root: Path) -> list[str]:
@@ -152,6 +158,48 @@ async def test_upload_of_another_size_leaves_no_files(
     with pytest.raises(InvalidInput, match=message):
         await upload()
     assert files_in(root) == []
+
+
+async def test_missing_root_is_an_outage_until_it_is_back(objects: LocalObjects, root: Path, tmp_path: Path) -> None:
+    await objects.put("a/b", b"x")
+    root.rename(tmp_path / "away")
+    for call in (
+        *(objects.put("a/b", b"new"), objects.put("new", b""), objects.copy("a/b", "c/d"), upload(objects, "c/d")),
+        *(objects.get("a/b"), objects.stat("a/b"), objects.file_of("a/b"), read(objects, "a/b"), paths_in(objects)),
+        *(objects.remove("a/b"), objects.sweep(older_than_seconds=0), objects.check()),
+    ):
+        with pytest.raises(StorageUnavailable, match="is missing"):
+            await call
+    assert not root.exists()
+    (tmp_path / "away").rename(root)
+    assert await objects.get("a/b") == b"x"
+    await objects.check()
+
+
+async def test_root_that_disappears_before_the_first_write_is_not_recreated(root: Path) -> None:
+    root.mkdir()
+    objects = LocalObjects(root)
+    root.rmdir()
+    with pytest.raises(StorageUnavailable):
+        await objects.put("a", b"x")
+    assert not root.exists()
+
+
+async def test_failed_removal_of_a_partial_file_does_not_hide_the_first_error(
+    objects: LocalObjects, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.mkdir()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr("os.mkdir", refuse)
+        read_only.setattr("os.unlink", refuse)
+        with pytest.raises(StorageUnavailable, match="Read-only"):
+            await upload(objects, "a/b")
+        with pytest.raises(StorageUnavailable, match="Read-only"):
+            await objects.put("a/b", b"x")
 
 
 async def test_interrupted_upload_leaves_no_files(objects: LocalObjects, root: Path) -> None:

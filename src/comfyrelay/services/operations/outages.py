@@ -62,7 +62,7 @@ _TEXTS = {
     ),
     OutageKind.STORAGE: (
         "Customers cannot upload files or see results. Finished jobs wait until their results can be stored.",
-        "Check the storage service, its credentials and COMFYRELAY_STORAGE_URL.",
+        "Check COMFYRELAY_STORAGE_URL and the storage service with its credentials, or the disk of the folder.",
     ),
     OutageKind.DISK: (
         "Once it is full, uploads and new jobs fail.",
