@@ -60,7 +60,7 @@ MUTANTS = (
         old="unpenalised = max(0, dispatch.attempts - 1)",
         new="unpenalised = dispatch.attempts",
         tests=f"{QUEUE}/test_settlement.py",
-        only="sqlite and requeued_for_ever",
+        only="sqlite and requeues_is_unlimited",
     ),
     Mutant(
         name="the reaper does not check again before it expires a lease",
@@ -188,7 +188,7 @@ MUTANTS = (
         old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
         new="settled.job.status not in TERMINAL_JOB",
         tests=f"{QUEUE}/test_settlement.py",
-        only="sqlite and (out_of_order or doubled)",
+        only="sqlite and (out_of_order or duplicate_entries)",
     ),
     Mutant(
         name="a decision leaves no entry in the outbox",
@@ -626,7 +626,7 @@ MUTANTS = (
         old="elif is_by_password(session) and not may_call(scope):",
         new="elif False:",
         tests="tests/integration/desk/test_guests.py",
-        only="on_the_list_of_guests_or_refused",
+        only="is_listed_for_guests_or_refused",
     ),
     Mutant(
         name="a node of the simulator reads any file",
@@ -642,7 +642,7 @@ MUTANTS = (
         old="if len(content) > SMALL_BYTES or not is_json(request):",
         new="if len(content) > SMALL_BYTES:",
         tests=f"{API}/test_fast_routes.py",
-        only="equals_the_one_of_fastapi",
+        only="equals_that_of_fastapi",
     ),
     Mutant(
         name="a fast route is lost to FastAPI",
