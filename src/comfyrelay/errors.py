@@ -48,8 +48,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from comfyrelay.text import counted
-
 
 class ComfyRelayError(Exception):
     """Something went wrong."""
@@ -164,7 +162,7 @@ class PriceChanged(Conflict):
     def __init__(self, *, expected_tokens: int, required_tokens: int) -> None:
         self.expected_tokens = expected_tokens
         self.required_tokens = required_tokens
-        now = counted(required_tokens, "token")
+        now = _tokens(required_tokens)
         super().__init__(f"The price is now {now}, not {expected_tokens:,}. No job was started. Confirm the new price.")
 
 
@@ -210,7 +208,7 @@ class InsufficientTokens(ComfyRelayError):
     def __init__(self, *, required_tokens: int, balance: int) -> None:
         self.required_tokens = required_tokens
         self.balance = balance
-        super().__init__(f"You need {counted(required_tokens, 'token')} and have {balance:,}.")
+        super().__init__(f"You need {_tokens(required_tokens)} and have {balance:,}.")
 
 
 class TooManyActiveJobs(ComfyRelayError):
@@ -493,3 +491,7 @@ class SchemaOutOfDate(ConfigurationError):
     """The database schema is out of date. Run `comfyrelay db upgrade`."""
 
     code = "schema_out_of_date"
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
