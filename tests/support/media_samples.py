@@ -28,10 +28,37 @@ def image(kind: str, size: tuple[int, int] = (64, 48), *, frames: int = 1) -> by
 
 def png_that_claims(width: int, height: int) -> bytes:
     """Return a small PNG whose header claims a huge image."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return png_of((b"IHDR", png_size(width, height)), (b"IDAT", zlib.compress(bytes(1000))))
+
+
+def png_with_two_sizes(first: tuple[int, int], last: tuple[int, int]) -> bytes:
+    """Return a PNG that Pillow reads in its last size."""
+    width, height = last
+    rows = zlib.compress(bytes((1 + 3 * width) * height))
+    return png_of((b"IHDR", png_size(*first)), (b"IHDR", png_size(*last)), (b"IDAT", rows))
+
+
+def png_with_default_image(size: tuple[int, int] = (64, 48)) -> bytes:
+    """Return an animation of one frame, after an image that is not part of it."""
+    width, height = size
+    rows = zlib.compress(bytes((1 + 3 * width) * height))
+    return png_of(
+        (b"IHDR", png_size(width, height)),
+        (b"acTL", struct.pack(">II", 1, 0)),
+        (b"IDAT", rows),
+        (b"fcTL", struct.pack(">IIIIIHHBB", 0, width, height, 0, 0, 1, 10, 0, 0)),
+        (b"fdAT", struct.pack(">I", 1) + rows),
+    )
+
+
+def png_size(width: int, height: int) -> bytes:
+    return struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+
+
+def png_of(*chunks: tuple[bytes, bytes]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b""))
+        for name, data in (*chunks, (b"IEND", b""))
     )
 
 
@@ -93,6 +120,54 @@ def mkv_that_claims(seconds: float, data: bytes) -> bytes:
     assert data.count(name) == 1
     before, _, after = data.partition(name)
     return before + name + struct.pack(">d", seconds * 1000) + after[8:]
+
+
+def in_superframes(data: bytes, *, frames: int) -> bytes:
+    """Return a VP9 video whose packets contain this number of frames each."""
+    file = io.BytesIO()
+    with av.open(io.BytesIO(data), mode="r") as source, av.open(file, mode="w", format="webm") as output:
+        stream = output.add_stream_from_template(source.streams.video[0])
+        packets = [bytes(packet) for packet in source.demux(video=0) if packet.size]
+        for number in range(0, len(packets), frames):
+            group = packets[number : number + frames]
+            marker = bytes([0b11011000 | len(group) - 1])
+            index = marker + b"".join(struct.pack("<I", len(frame)) for frame in group) + marker
+            packet = av.Packet(b"".join(group) + index)
+            packet.stream, packet.time_base = stream, Fraction(1, 1000)
+            packet.pts = packet.dts = 40 * number // frames
+            packet.is_keyframe = number == 0
+            output.mux(packet)
+    return file.getvalue()
+
+
+def with_two_tracks(*frames: int) -> bytes:
+    """Return a video whose tracks have these numbers of frames."""
+    file = io.BytesIO()
+    with av.open(file, mode="w", format="mp4") as output:
+        streams = [output.add_stream("libx264", rate=25) for _ in frames]
+        for stream in streams:
+            assert isinstance(stream, VideoStream)
+            (stream.width, stream.height), stream.pix_fmt = (64, 48), "yuv420p"
+        for stream, count in zip(streams, frames, strict=True):
+            for number in range(count):
+                picture = Image.effect_noise((64, 48), 20 + number).convert("RGB")
+                output.mux(stream.encode(av.VideoFrame.from_image(picture)))  # type: ignore[no-untyped-call]
+            output.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def as_chapter_pictures(data: bytes) -> bytes:
+    """Mark the first track of an MP4 as the chapter pictures of the second, so that FFmpeg sees a cover."""
+    movie, first = data.index(b"moov") - 4, data.index(b"trak")
+    second = data.index(b"trak", first + 4) - 4
+    reference = struct.pack(">I4sI4sI", 20, b"tref", 12, b"chap", 1)
+
+    def longer(at: int) -> bytes:
+        return struct.pack(">I", int.from_bytes(data[at : at + 4]) + len(reference))
+
+    end = second + int.from_bytes(data[second : second + 4])
+    between = data[movie + 4 : second] + longer(second) + data[second + 4 : end]
+    return data[:movie] + longer(movie) + between + reference + data[end:]
 
 
 def in_fragments(data: bytes) -> bytes:

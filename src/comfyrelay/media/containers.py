@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 from PIL.Image import Image
 
 from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_pixels
+from comfyrelay.media.packet_frames import INDEXED, counter
 from comfyrelay.media_types import AUDIO_CONTAINERS, VIDEO_CONTAINERS
 from comfyrelay.pyav import open_to_read
 
@@ -37,8 +38,14 @@ def measure_container(file: BinaryIO, kind: Literal["audio", "video"], limits: P
             seconds, frames = _decoded_seconds(container), None
         else:
             stream = video_stream(container, limits)
-            index = getattr(stream, "index_entries", ()) if has_index and "mp4" in container.format.name else ()
-            seconds, frames = (0.0, len(index)) if index else _count_packets(container, stream)
+            counts = _indexed_frames(container) if has_index and "mp4" in container.format.name else {}
+            seconds = 0.0
+            if not counts.get(stream.index):
+                seconds, counts = _count_packets(container, stream)
+            # Programs choose different tracks. A track with one frame is a cover.
+            if any(count > 1 for index, count in counts.items() if index != stream.index):
+                raise MediaRefused("tracks")
+            frames = counts[stream.index]
     return replace(info, duration_seconds=max(seconds, info.duration_seconds or 0.0), frames=frames)
 
 
@@ -46,17 +53,31 @@ def _decoded_seconds(container: InputContainer) -> float:
     return sum(frame.samples / frame.sample_rate for frame in container.decode(audio=0) if frame.sample_rate)
 
 
-def _count_packets(container: InputContainer, stream: VideoStream) -> tuple[float, int]:
-    """Return the time that the packets span, and their number."""
-    packets, first, end = 0, None, 0
-    for packet in container.demux(stream):
-        packets += packet.size > 0
-        if packet.pts is not None:
+def _indexed_frames(container: InputContainer) -> dict[int, int]:
+    """Return the number of frames of each video track by the index of the file, if it lists each frame."""
+    streams = container.streams.video
+    if not all(stream.codec.canonical_name in INDEXED for stream in streams):
+        return {}
+    return {stream.index: len(getattr(stream, "index_entries", ())) for stream in streams}
+
+
+def _count_packets(container: InputContainer, stream: VideoStream) -> tuple[float, dict[int, int]]:
+    """Return the time that the packets of the stream span, and the number of frames of each video track."""
+    streams = container.streams.video
+    counters = {each.index: counter(each.codec.canonical_name, each.codec_context.extradata) for each in streams}
+    counts, first, end = dict.fromkeys(counters, 0), None, 0
+    for packet in container.demux(*streams):
+        count = counters[packet.stream.index]
+        if count is None:
+            counts[packet.stream.index] += len(packet.decode())
+        elif packet.size:
+            counts[packet.stream.index] += count(bytes(packet))
+        if packet.stream is stream and packet.pts is not None:
             first = packet.pts if first is None else min(first, packet.pts)
             end = max(end, packet.pts + (packet.duration or 0))
     if first is None or stream.time_base is None:
-        return 0.0, packets
-    return float((end - first) * stream.time_base), packets
+        return 0.0, counts
+    return float((end - first) * stream.time_base), counts
 
 
 def _has_fragments(file: BinaryIO) -> bool:
@@ -90,7 +111,8 @@ def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
     streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         raise MediaRefused("unreadable")
-    check_pixels(streams[0].width, streams[0].height, limits)
+    for stream in container.streams.video:
+        check_pixels(stream.width, stream.height, limits)
     # A few frames do not justify one thread per core.
     streams[0].codec_context.thread_count = 1
     return streams[0]

@@ -1,6 +1,7 @@
 """Read image dimensions from the first bytes: decoders allocate memory for the claimed size before they read the
 data."""
 
+import math
 import re
 import struct
 from dataclasses import dataclass
@@ -47,15 +48,21 @@ def read_image_header(head: bytes) -> ImageHeader | None:
 
 def _png(head: bytes) -> ImageHeader:
     width, height = struct.unpack_from(">II", head, 16)
-    frames, at = 1, len(_PNG)
+    frames, has_default_image, at = 1, False, len(_PNG)
     for _ in range(MAX_PARTS):
         if at + 12 > len(head):
             break
         name = head[at + 4 : at + 8]
         if name == b"IDAT":
-            return ImageHeader(width=width, height=height, frames=frames)
-        if name == b"acTL":
-            (frames,) = struct.unpack_from(">I", head, at + 8)
+            return ImageHeader(width=width, height=height, frames=frames + has_default_image)
+        if name == b"IHDR":
+            # Of several sizes, Pillow uses the last one.
+            width, height = max((width, height), struct.unpack_from(">II", head, at + 8), key=math.prod)
+        elif name == b"acTL":
+            frames, has_default_image = max(1, *struct.unpack_from(">I", head, at + 8)), True
+        elif name == b"fcTL":
+            # The image is the first one of the animation.
+            has_default_image = False
         at += 12 + int.from_bytes(head[at : at + 4])
     return ImageHeader(width=width, height=height, frames=frames if frames > 1 else None)
 

@@ -6,7 +6,7 @@ from typing import Literal
 from comfyrelay.media_types import MediaKind
 
 # A file is refused if it is not such media, or if reading it would exceed a limit.
-RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes", "workflow"]
+RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes", "tracks", "workflow"]
 # Actions of a probe process: measure a file, draw its poster and preview, find its embedded workflow, or edit an image.
 ProbeTask = Literal["probe", "draw", "workflow", "edit"]
 

@@ -113,7 +113,9 @@ class Probes:
         def read(start: int, length: int) -> bytes:
             of_file = max(0, min(length, stat.size - start))
             found = reader.read(start, of_file) if of_file else b""
-            return found + mask[max(0, start - stat.size) :][: length - of_file]
+            # A slice copies its bytes.
+            of_mask = max(0, start - stat.size)
+            return found + mask[of_mask : of_mask + length - of_file]
 
         whole = replace(edit, mask_bytes=len(mask))
         size = stat.size + len(mask)
@@ -159,6 +161,7 @@ class Probes:
             "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
             "time": f"takes longer than {limits.timeout_seconds:g} s to be read",
             "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
+            "tracks": "has several video tracks: save it with one of them",
             "workflow": (
                 f"contains a workflow that is too large: at most {limits.max_workflow_bytes:,} bytes and "
                 f"{limits.max_workflow_values:,} values are allowed"

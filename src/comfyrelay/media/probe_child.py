@@ -139,6 +139,10 @@ class _RangedFile(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
+    def readall(self) -> bytes:
+        """Read the rest in blocks. By default, each fetch has only 8 KiB."""
+        return b"".join(iter(lambda: self.read(BLOCK_BYTES), b""))
+
 
 if __name__ == "__main__":
     main()

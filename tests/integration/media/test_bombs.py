@@ -190,6 +190,20 @@ def test_header_of_an_animated_png_has_its_frames() -> None:
     assert read_image_header(media_samples.image("PNG", frames=3)) == ImageHeader(width=64, height=48, frames=3)
 
 
+def test_default_image_outside_the_animation_is_counted() -> None:
+    data = media_samples.png_with_default_image()
+    with Image.open(io.BytesIO(data)) as image:
+        assert getattr(image, "n_frames") == 2  # noqa: B009
+    assert read_image_header(data) == ImageHeader(width=64, height=48, frames=2)
+
+
+def test_largest_size_of_a_png_is_checked() -> None:
+    data = media_samples.png_with_two_sizes((16, 16), (64, 48))
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (64, 48)
+    assert read_image_header(data) == ImageHeader(width=64, height=48)
+
+
 def test_header_without_the_frame_count_does_not_claim_one_frame() -> None:
     hidden = media_samples.image("PNG", frames=3)
     hidden = hidden[:33] + b"\x00\x00\xff\xffteXt" + bytes(0xFFFF + 4) + hidden[33:]

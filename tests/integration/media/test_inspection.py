@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
 
+import av
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -254,13 +255,50 @@ async def test_playlist_opens_no_address_and_no_file(
         media_samples.video("webm", "libvpx-vp9"),
         media_samples.in_fragments(media_samples.video()),
         media_samples.mkv_that_claims(0.1, media_samples.video("matroska")),
+        media_samples.video("mp4", "libvpx-vp9"),
+        media_samples.video("webm", "libsvtav1"),
+        media_samples.video("avi", "mpeg4"),
+        media_samples.video("avi", "huffyuv", pixels="yuv422p"),
     ],
-    ids=["mp4", "mov", "matroska", "avi", "mpegts", "flv", "webm", "fragments", "claim"],
+    ids=[
+        "mp4",
+        "mov",
+        "matroska",
+        "avi",
+        "mpegts",
+        "flv",
+        "webm",
+        "fragments",
+        "claim",
+        "vp9",
+        "av1",
+        "mpeg4",
+        "decoded",
+    ],
 )
 def test_frames_and_duration_of_a_video_are_measured(data: bytes) -> None:
     info = measure_container(io.BytesIO(data), "video", ProbeLimits())
     assert info.frames == 25
     assert info.duration_seconds == pytest.approx(1, abs=0.1)
+
+
+def test_all_frames_of_a_packet_are_counted() -> None:
+    data = media_samples.in_superframes(media_samples.video("webm", "libvpx-vp9", frames=48), frames=8)
+    with av.open(io.BytesIO(data), mode="r") as container:
+        decoded = len(list(container.decode(video=0)))
+    info = measure_container(io.BytesIO(data), "video", ProbeLimits())
+    assert info.frames == decoded > 6
+
+
+@pytest.mark.parametrize(
+    "data",
+    [media_samples.with_two_tracks(1, 30), media_samples.as_chapter_pictures(media_samples.with_two_tracks(30, 1))],
+    ids=["second track", "chapter pictures"],
+)
+def test_video_with_another_track_of_several_frames_is_refused(data: bytes) -> None:
+    """Programs choose different tracks, so a file would cost less than what they load."""
+    with pytest.raises(MediaRefused, match="tracks"):
+        measure_container(io.BytesIO(data), "video", ProbeLimits())
 
 
 @pytest.mark.parametrize(
