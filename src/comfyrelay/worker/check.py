@@ -240,7 +240,8 @@ async def _check_control_plane(
         await capabilities.refresh()
         # This call does not read the state folder, so the folder need not exist.
         registration = Registrar(settings, control, StateFolder(settings.data_dir / host.folder_name), imds=imds)
-        details = {"max_concurrency": servers.at_once, "capabilities": capabilities.current}
+        # No server is started for a check, so there may be none.
+        details = {"max_concurrency": max(servers.at_once, 1), "capabilities": capabilities.current}
         registered = await registration.dry_run(details)
     except ComfyRelayError as error:
         is_default = "api_base_url" not in settings.model_fields_set

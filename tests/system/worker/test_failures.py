@@ -277,6 +277,39 @@ async def test_comfyui_without_node_definitions_does_not_get_the_job_again(syste
     assert (await system.job(job))["attempts"] == 2
 
 
+async def test_run_beyond_its_limit_fails_without_a_retry(system: System) -> None:
+    effect = await system.plain_effect()
+    await system.admin("PATCH", "/effects/plain", {"max_run_seconds": 1})
+    stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
+    await system.started()
+    job = await system.until(await system.plain(effect), "failed")
+    stuck.end()
+    assert (job["attempts"], "took too long" in job["error"]) == (1, True)
+
+
+@pytest.mark.parametrize("simulators", [2])
+async def test_run_on_a_comfyui_that_hangs_until_the_limit_is_retried_on_another_worker(system: System) -> None:
+    effect = await system.plain_effect()
+    await system.admin("PATCH", "/effects/plain", {"max_run_seconds": 1})
+    sick, healthy = system.simulators
+    stuck = sick.misbehave(Stuck(class_type="ImageInvert"))
+    async with Proxy(sick.url) as comfyui:
+        worker = await system.started("gpu-1", simulators=[sick], variables={"COMFYUI_BASE_URL": comfyui.url})
+        job = await system.plain(effect)
+        await worker.wait_for_log("worker.job_started")
+        comfyui.hold()
+        await worker.wait_for_log("worker.job_failed", fault="worker")
+        await system.started("gpu-2", simulators=[healthy])
+        await system.completed(job)
+        assert (await system.job(job))["attempts"] == 2
+        assert worker.logged("worker.comfyui", state="offline")
+        stuck.end()
+        await comfyui.restore()
+        # Stop the worker before its ComfyUI.
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+
+
 async def test_missing_input_fails_the_job_and_not_the_worker(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)

@@ -77,6 +77,15 @@ async def test_two_processes_on_a_gpu_run_in_parallel_and_recover(system: System
     assert install.running_pids == []
 
 
+async def test_check_registers_a_worker_that_will_start_comfyui(system: System, install: FakeInstall) -> None:
+    await system.plain_effect()
+    # This Python lacks torch, so the check fails for another reason.
+    _, text = await system.checked(**managed_settings(install))
+    assert "no   control plane" not in text
+    assert "workflow plain: It would be assigned" in text
+    assert install.running_pids == []
+
+
 @pytest.mark.parametrize("is_launcher", [False, True], ids=["itself", "its launcher"])
 async def test_killed_process_completes_both_of_its_jobs_after_restart(
     system: System, install: FakeInstall, *, is_launcher: bool

@@ -33,7 +33,7 @@ from comfyrelay.comfyui.pool import (
 from comfyrelay.comfyui.processes.supervisor import Supervisor
 from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
-from comfyrelay.errors import ComfyError, Fault, OutOfMemory
+from comfyrelay.errors import ComfyError, Fault, OutOfMemory, ServerUnreachable
 from comfyrelay.system.command_lines import split
 from comfyrelay.worker.comfyui.out_of_memory import OutOfMemoryFailover
 from comfyrelay.worker.comfyui.recovery import MARK, VIA, RecoveringApiClient, RecoveringClient, SupervisedProcess
@@ -54,6 +54,8 @@ WITHOUT_PREVIEW_SECONDS = 3.0
 MAX_WARM = 50
 # A server that the control plane has blocked is restarted at most once within this time.
 RESTART_AGAIN_SECONDS = 3600.0
+# How long a ComfyUI may take to respond after a run that reached its limit.
+RESPONSE_SECONDS = 5.0
 
 
 class JobServer(ComfyServer, Protocol):
@@ -341,6 +343,22 @@ class Servers:
         """Let the next runs of a lease continue the cloud runs of an earlier process."""
         for name, client in self.cloud.items():
             client.resume(held, [prompt_id for server, prompt_id in held.runs if server == name])
+
+    async def require_response(self, name: str | None) -> None:
+        """Raise `ServerUnreachable` if a ComfyUI does not respond. It then gets no jobs until it does."""
+        client = self.own.get(name) if name is not None else None
+        if name is None or client is None:
+            return
+        try:
+            async with asyncio.timeout(RESPONSE_SECONDS):
+                await client.check_health()
+        except (ServerUnreachable, TimeoutError):
+            error = ServerUnreachable(f"ComfyUI at {client.url} stopped responding during the run.")
+            self.pool.recheck_server(name, error.detail)
+            raise error from None
+        except ComfyError:
+            # It responds, even if it is still busy with the run.
+            return
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
         """Interrupt runs of an earlier process, so that none of them continues in parallel with a new run."""

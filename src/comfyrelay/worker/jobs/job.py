@@ -40,6 +40,7 @@ from comfyrelay.errors import (
     OutOfMemory,
     OutputGone,
     RunLost,
+    RunTimedOut,
     TooLarge,
     TransferFailed,
     Unauthorized,
@@ -270,17 +271,23 @@ class JobRunner:
     async def _run_once(self, graph: Graph, attachments: Sequence[Attachment]) -> CollectedOutput:
         lease, tools = self.lease, self._tools
         with self._span("comfyui.run"):
-            async with self._previews.sending(), self._limit.enforced():
-                result = await tools.servers.run(
-                    lease,
-                    graph,
-                    attachments,
-                    history=self._history,
-                    on_event=self._on_event,
-                    on_move=self._wait_for_server,
-                    usual_seconds=tools.durations.run_seconds(lease.workflow_hash),
-                    cache_key=_cache_key(lease, tools.own_nodes),
-                )
+            try:
+                async with self._previews.sending(), self._limit.enforced():
+                    result = await tools.servers.run(
+                        lease,
+                        graph,
+                        attachments,
+                        history=self._history,
+                        on_event=self._on_event,
+                        on_move=self._wait_for_server,
+                        usual_seconds=tools.durations.run_seconds(lease.workflow_hash),
+                        cache_key=_cache_key(lease, tools.own_nodes),
+                    )
+            except RunTimedOut as error:
+                if error.fault is Fault.JOB:
+                    # If ComfyUI hangs, the job is not at fault.
+                    await tools.servers.require_response(self._history.client_id)
+                raise
         seconds = self._run_seconds = self.running_seconds
         tools.durations.record_run(lease.workflow_hash, seconds)
         tools.metrics.observe_run(seconds)
