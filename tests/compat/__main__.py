@@ -23,6 +23,8 @@ HERE = Path(__file__).parent
 FOLDER = Path(".compat")
 # Fetched for the run and never committed.
 REPOSITORY = "https://github.com/Comfy-Org/ComfyUI"
+EVERYWHERE = "https://github.com/chrisgoringe/cg-use-everywhere"
+EVERYWHERE_COMMIT = "a3952a4480a07fc3df03ec8be315dfcd11bd5135"
 PAGE = ROOT / "docs/reference/comfyui-versions.md"
 # The versions of a fleet that has two.
 MIXED = ("0.7.0", "0.28.0")
@@ -89,6 +91,13 @@ def _prepare(folder: Path, version: str) -> None:
             pack.unlink()
         shutil.rmtree(pack, ignore_errors=True)
         shutil.copytree(source, pack, ignore=shutil.ignore_patterns("__pycache__"))
+    if not (everywhere := folder / "custom_nodes" / "cg-use-everywhere").exists():
+        try:
+            _call("git", "clone", "--quiet", EVERYWHERE, str(everywhere))
+            _call("git", "-C", str(everywhere), "checkout", "--quiet", EVERYWHERE_COMMIT)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(everywhere, ignore_errors=True)
+            sys.stderr.write("Use Everywhere could not be fetched, and is not tried.\n")
 
 
 def _call(*command: str) -> None:

@@ -242,7 +242,7 @@ async def _compare(
         return Comparison(name, "refused", error.detail)
     if option := _unknown_option(converted, definitions):
         return Comparison(name, "unknown option", option)
-    difference = _difference(exported, converted, definitions)
+    difference = first_difference(exported, converted, definitions)
     return Comparison(name, "equal" if difference is None else "different", difference or "")
 
 
@@ -267,7 +267,7 @@ def _unknown_option(graph: Mapping[str, Any], definitions: Mapping[str, Any]) ->
     return None
 
 
-def _difference(
+def first_difference(
     exported: Mapping[str, Any], converted: Mapping[str, Any], definitions: Mapping[str, Any]
 ) -> str | None:
     """Return the first difference that a server would notice. The editor renumbers nodes if two subgraphs use the

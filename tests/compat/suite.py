@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from playwright.async_api import expect
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.editor.convert import convert_workflow
+from comfyrelay.comfyui.editor.editor_only_nodes import BROADCASTS
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.processes.gpus import LocalGpu
@@ -27,16 +29,22 @@ from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.supervisor import ManagedProcess, ProcessState, Supervisor
 from comfyrelay.comfyui.runs.events import NodeStarted, Preview, RunEvent, Started, Step
 from comfyrelay.comfyui.runs.history import Prompt
+from comfyrelay.comfyui.versions import CANCEL_BY_ID, version_key
 from comfyrelay.errors import ComfyError, GraphRefused, NodeFailed, NotInstalled, OutOfMemory, RunRemoved
 from comfyrelay.media.containers import read_container
 from comfyrelay.media.info import ProbeLimits
+from tests.compat.oracle import first_difference
 from tests.compat.report import ABSENT
+from tests.integration.api.test_node_definitions import bring
+from tests.support import everywhere_files
 from tests.support.chromium import open_chromium
 from tests.support.comfy_site import open_comfy_site
+from tests.support.comfyui_site import open_site
 from tests.support.daily_loop import JourneyDesk, walk_daily_loop
 from tests.support.paths import QUEUE_PACK
 from tests.support.web_app import build_app
 from tests.support.world import PATIENCE_SECONDS, SqliteBackend
+from tests.unit.comfyui.editor.__main__ import EXPORT, READY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FOLDER = Path(os.environ.get("COMPAT_COMFYUI", "."))
@@ -80,11 +88,10 @@ async def until(holds: Callable[[], object], *, seconds: float = PATIENCE_SECOND
             await asyncio.sleep(0.05)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def comfyui(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningComfyUI]:
-    folder = tmp_path_factory.mktemp("managed")
+@asynccontextmanager
+async def running_comfyui(folder: Path, *arguments: str) -> AsyncIterator[RunningComfyUI]:
     gpu = LocalGpu(key="cpu", name="CPU", memory_bytes=None, variables={})
-    supervisor = Supervisor(ManagedOptions(folder=FOLDER, arguments=("--cpu",)), folder=folder, gpus=[gpu])
+    supervisor = Supervisor(ManagedOptions(folder=FOLDER, arguments=("--cpu", *arguments)), folder=folder, gpus=[gpu])
     await supervisor.open()
     try:
         await until(lambda: supervisor.processes and supervisor.processes[0].url)
@@ -94,6 +101,12 @@ async def comfyui(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         await running.client.close()
     finally:
         await supervisor.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def comfyui(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningComfyUI]:
+    async with running_comfyui(tmp_path_factory.mktemp("managed")) as running:
+        yield running
 
 
 def graph_of(*nodes: tuple[str, dict[str, Any]]) -> Graph:
@@ -144,10 +157,13 @@ async def test_managed_start_uses_its_own_folders(comfyui: RunningComfyUI) -> No
     assert not list((FOLDER / "output").rglob(file.filename))
 
 
-async def test_node_definitions_are_readable(comfyui: RunningComfyUI) -> None:
+async def test_node_definitions_are_readable(comfyui: RunningComfyUI, tmp_path: Path) -> None:
     """Definitions of all nodes, and a check of a graph against them"""
     info = await comfyui.client.object_info(refresh=True)
     assert len(info) > 300
+    async with open_site(SqliteBackend(tmp_path / "databases"), None, tmp_path, models=()) as site:
+        await bring(await site.api.worker("gpu-1", fleet="home"), info)
+        assert (await site.client.get("/object_info")).keys() == info.keys()
     assert await comfyui.client.preflight(slow(0)) == []
     [problem] = await comfyui.client.preflight(graph_of(("NoSuchNode", {})))
     assert "NoSuchNode" in problem
@@ -226,6 +242,27 @@ async def test_cached_run_has_its_outputs(comfyui: RunningComfyUI) -> None:
     assert "1" in second.cached_nodes
     # The metadata of the files names their run.
     assert await pixels(comfyui, first) == await pixels(comfyui, second)
+
+
+async def test_run_has_its_outputs_although_no_result_is_cached(comfyui: RunningComfyUI, tmp_path: Path) -> None:
+    """RAM-pressure cache that has to drop all results (since 0.28)"""
+    version = (await comfyui.client.system_stats())["system"]["comfyui_version"]
+    if (version_key(version) or ()) < CANCEL_BY_ID:
+        pytest.skip(ABSENT)
+    # No machine has this much memory, so there is always pressure.
+    async with running_comfyui(tmp_path, "--cache-ram", "100000", "100000") as pressed:
+        big = {"width": 2048, "height": 2048, "batch_size": 12, "color": 7}
+        first, last = ({"image": ["1", 0], "batch_index": at, "length": 1} for at in (0, 11))
+        graph = graph_of(
+            ("EmptyImage", big),
+            *(("ImageFromBatch", first), ("SaveImage", {"images": ["2", 0], "filename_prefix": "first"})),
+            *(("ImageFromBatch", last), ("SaveImage", {"images": ["4", 0], "filename_prefix": "last"})),
+        )
+        for _ in range(2):
+            result = await pressed.client.run(graph, wanted=["3", "5"])
+            assert [file.node_id for file in result.files] == ["3", "5"]
+            assert "1" not in result.cached_nodes
+            assert await pixels(pressed, result)
 
 
 async def test_canceled_run_stops_and_the_next_one_runs(comfyui: RunningComfyUI) -> None:
@@ -369,6 +406,31 @@ async def test_editor_exports_what_the_conversion_makes(comfyui: RunningComfyUI)
     }
 
 
+async def test_use_everywhere_is_exported_as_by_its_pack(comfyui: RunningComfyUI) -> None:
+    """Node pack Use Everywhere in the editor: exports the same graphs as our conversion"""
+    installed = await comfyui.client.object_info()
+    if BROADCASTS[0] not in installed:
+        pytest.skip("the pack is not installed")
+    # The conversion must not need the pack.
+    definitions = {name: found for name, found in installed.items() if not name.startswith(BROADCASTS)}
+    differences: dict[str, str | None] = {}
+    async with open_chromium() as browser:
+        page = await browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE_SECONDS)
+        await page.goto(comfyui.process.url)
+        await page.wait_for_function(READY)
+        # Otherwise, the pack adds its links only when a graph is queued.
+        switch = "(on) => window.app.ui.settings.setSettingValueAsync('Use Everywhere.Options.always_modify_graph', on)"
+        await page.evaluate(switch, True)
+        for name, file in everywhere_files.all_files().items():
+            exported = await page.evaluate(EXPORT, file)
+            # No output needs the broadcasting nodes.
+            graph = {key: node for key, node in exported.items() if not node["class_type"].startswith(BROADCASTS)}
+            differences[name] = first_difference(graph, convert_workflow(file, definitions), definitions)
+        await page.evaluate(switch, False)
+    assert differences == dict.fromkeys(differences)
+
+
 async def test_button_in_the_editor_runs_the_graph_on_a_server(comfyui: RunningComfyUI, tmp_path: Path) -> None:
     """Node pack "Queue on ComfyRelay" in the editor"""
     source = tmp_path / "photo.png"
@@ -387,6 +449,14 @@ async def test_button_in_the_editor_runs_the_graph_on_a_server(comfyui: RunningC
         await page.goto(comfyui.process.url)
         await page.wait_for_function("() => window.app?.graph && window.LiteGraph?.registered_node_types?.SaveImage")
         await page.evaluate("(graph) => window.app.loadApiJson(graph, 'relayed')", graph)
+        if BROADCASTS[0] in await comfyui.client.object_info():
+            # The picture must reach the inversion without a link.
+            await page.evaluate(
+                """() => {
+                  window.app.graph.getNodeById(1).properties.ue_convert = true;
+                  window.app.graph.getNodeById(2).disconnectInput(0);
+                }"""
+            )
         await page.evaluate("() => window.app.extensionManager.command.execute('ComfyRelay.Queue')")
         await expect(page.get_by_text("The graph is in the queue.")).to_be_visible(timeout=1000 * PATIENCE_SECONDS)
         # The output node shows the picture of the server, from the folder of this ComfyUI.

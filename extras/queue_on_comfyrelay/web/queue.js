@@ -3,6 +3,7 @@ import { app } from "../../scripts/app.js";
 
 const NAME = "ComfyRelay.Queue";
 const LABEL = "Queue on ComfyRelay";
+const ALWAYS_CONNECTED = "Use Everywhere.Options.always_modify_graph";
 
 function* nodesIn(graph) {
   for (const node of graph.nodes) {
@@ -22,9 +23,22 @@ function tell(severity, detail) {
   app.extensionManager.toast.add({ severity, summary: LABEL, detail, life: 8000 });
 }
 
+// Unless this setting is on, Use Everywhere connects its nodes only when the editor itself queues a graph.
+async function connectedGraph() {
+  const { settings } = app.ui;
+  const isChanged = app.ue_modified_prompt && !settings.getSettingValue(ALWAYS_CONNECTED);
+  if (isChanged) await settings.setSettingValueAsync(ALWAYS_CONNECTED, true);
+  try {
+    // The pack needs the argument. The second name is that of older editors.
+    return await app.graphToPrompt(app.rootGraph ?? app.graph);
+  } finally {
+    if (isChanged) await settings.setSettingValueAsync(ALWAYS_CONNECTED, false);
+  }
+}
+
 async function queue() {
   callWidgets("beforeQueued");
-  const { output: prompt, workflow } = await app.graphToPrompt();
+  const { output: prompt, workflow } = await connectedGraph();
   const response = await api.fetchApi("/comfyrelay/jobs", {
     method: "POST",
     headers: { "Content-Type": "application/json" },

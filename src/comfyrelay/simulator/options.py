@@ -47,5 +47,6 @@ class Options:
 
     @property
     def is_current(self) -> bool:
-        """Whether this version behaves like current versions: it cancels by id, checks ids and names missing nodes."""
+        """Whether this version behaves like current versions: it cancels by id, checks ids, names missing nodes, and
+        lists cached outputs without a client."""
         return (version_key(self.version) or ()) >= CANCEL_BY_ID

@@ -17,11 +17,11 @@ def normal(value: Any, ids: dict[str, str]) -> Any:
     """Remove times, numbers and free texts from a value, and replace ids by labels."""
     if isinstance(value, dict):
         return {
-            _label(key, ids): _normal_field(key, field, ids) for key, field in value.items() if key not in _FREE_TEXT
+            with_ids(key, ids): _normal_field(key, field, ids) for key, field in value.items() if key not in _FREE_TEXT
         }
     if isinstance(value, list):
         return [normal(item, ids) for item in value]
-    return _label(value, ids) if isinstance(value, str) else value
+    return with_ids(value, ids) if isinstance(value, str) else value
 
 
 def _normal_field(key: str, value: Any, ids: dict[str, str]) -> Any:
@@ -37,9 +37,9 @@ def _normal_field(key: str, value: Any, ids: dict[str, str]) -> Any:
     return normal(value, ids)
 
 
-def _label(text: str, ids: dict[str, str]) -> str:
-    for id_, label in ids.items():
-        text = text.replace(id_, label)
+def with_ids(text: str, ids: Mapping[str, str]) -> str:
+    for theirs, ours in ids.items():
+        text = text.replace(theirs, ours)
     return text
 
 
@@ -56,8 +56,8 @@ async def replay(
     ours = {listener.client_id: "CLIENT", str(client.simulator.folder): "BASE"}
     current: dict[str, str] = {}
     for exchange in recorded["http"]:
-        method, path = exchange["method"], _replaced(exchange["path"], current)
-        request = json.loads(_replaced(json.dumps(exchange.get("request")), current))
+        method, path = exchange["method"], with_ids(exchange["path"], current)
+        request = json.loads(with_ids(json.dumps(exchange.get("request")), current))
         if isinstance(request, dict) and "client_id" in request:
             request["client_id"] = listener.client_id
         for start, step in (before or {}).items():
@@ -82,9 +82,3 @@ async def replay(
         for messages in (got, wanted):
             messages.sort(key=lambda message: message[0] == "status")
     assert got == wanted
-
-
-def _replaced(text: str, ids: dict[str, str]) -> str:
-    for theirs, ours in ids.items():
-        text = text.replace(theirs, ours)
-    return text

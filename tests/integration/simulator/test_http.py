@@ -282,6 +282,13 @@ async def test_jobs_cover_pending_running_and_ended(client: Client) -> None:
         assert (await client.http.get("/api/jobs", params=bad)).status_code == 400
 
 
+async def test_bounds_of_a_page_of_jobs_are_checked_as_in_comfyui(client: Client) -> None:
+    answer = await client.http.get("/api/jobs", params={"limit": 0})
+    assert (answer.status_code, answer.json()) == (400, {"error": "limit must be a positive integer"})
+    page = (await client.http.get("/api/jobs", params={"offset": -1, "limit": 1})).json()
+    assert page["pagination"] == {"offset": 0, "limit": 1, "total": 0, "has_more": False}
+
+
 async def test_feature_flags_are_exchanged_once(simulator: Simulator) -> None:
     async with listening(simulator, flags={"supports_preview_metadata": True}) as listener:
         flags = await listener.wait(lambda message: message["type"] == "feature_flags")

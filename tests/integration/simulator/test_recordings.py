@@ -40,6 +40,17 @@ async def test_cached_run_matches_the_recording(versioned: tuple[Client, str]) -
         await replay(recording("image_invert_cached", version), client, listener)
 
 
+async def test_cached_run_without_a_client_has_the_recorded_outputs(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
+    sent, recorded = recording("image_invert_cached_without_client", version)["http"]
+    graph = sent["request"]["prompt"]
+    await client.run(graph, client_id=None)
+    entry = await client.run(graph, client_id=None)
+    [expected] = recorded["response"].values()
+    theirs, ours = ({item["prompt"][1]: "PROMPT"} for item in (expected, entry))
+    assert normal(entry, ours) == normal(expected, theirs)
+
+
 async def test_nodes_run_in_the_recorded_order(versioned: tuple[Client, str]) -> None:
     client, version = versioned
     await client.run(recording("image_invert", version)["http"][0]["request"]["prompt"])
@@ -65,8 +76,8 @@ async def test_run_matches_its_recording(name: str, versioned: tuple[Client, str
         await replay(recording(name, version), client, listener)
 
 
-@pytest.mark.parametrize("name", ["audio", "text", "text_file"])
-async def test_other_outputs_match_the_recording(name: str, client: Client) -> None:
+@pytest.mark.parametrize("name", ["audio", "error_cycle", "text", "text_file"])
+async def test_run_of_a_newer_version_matches_its_recording(name: str, client: Client) -> None:
     async with listening(client.simulator) as listener:
         await replay(recording(name, "0.28.0"), client, listener)
 
@@ -103,7 +114,8 @@ async def test_failing_node_fails_as_recorded(versioned: tuple[Client, str]) -> 
         await replay(recording("error_execution", version), client, listener)
 
 
-async def test_interrupt_stops_the_next_node_as_recorded(client: Client) -> None:
+async def test_interrupt_stops_the_next_node_as_recorded(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
     first, second = (client.simulator.misbehave(Stuck(class_type="ImageScale", times=1)) for _ in range(2))
 
     async def second_node_runs(listener: Listener) -> None:
@@ -116,13 +128,14 @@ async def test_interrupt_stops_the_next_node_as_recorded(client: Client) -> None
 
     async with listening(client.simulator) as listener:
         before = {"POST /interrupt": second_node_runs, "GET /history": release_prompt}
-        await replay(recording("interrupted"), client, listener, before=before)
+        await replay(recording("interrupted", version), client, listener, before=before)
 
 
-async def test_deleted_pending_prompt_leaves_no_trace_as_recorded(client: Client) -> None:
+async def test_deleted_pending_prompt_leaves_no_trace_as_recorded(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
     stuck = client.simulator.misbehave(Stuck(class_type="EmptyImage"))
-    client.simulator.misbehave(Slow(class_type="EmptyImage", seconds=0.01, steps=1))
-    interrupted = recording("pending_deleted")["http"][-1]
+    recorded = recording("pending_deleted", version)
+    interrupted = recorded["http"][-1]
 
     async def first_node_runs(listener: Listener) -> None:
         await listener.wait_for_node("0")
@@ -132,13 +145,13 @@ async def test_deleted_pending_prompt_leaves_no_trace_as_recorded(client: Client
 
     async with listening(client.simulator) as listener:
         before = {"GET /queue": first_node_runs, f"GET {interrupted['path']}": release_prompt}
-        await replay(recording("pending_deleted"), client, listener, before=before, in_order=False)
+        await replay(recorded, client, listener, before=before, in_order=False)
 
 
-async def test_uploads_are_answered_as_recorded(simulator: Simulator) -> None:
-    client = Client(simulator)
+async def test_uploads_are_answered_as_recorded(versioned: tuple[Client, str]) -> None:
+    client, version = versioned
     contents = {"rec.png": (RECORDINGS / "rec.png").read_bytes(), "bad.png": b"no picture", "x.png": b"x"}
-    for exchange in recording("uploads")["exchanges"]:
+    for exchange in recording("uploads", version)["exchanges"]:
         fields = dict(exchange["multipart"])
         name = fields.pop("image")
         response = await client.http.post(exchange["path"], files={"image": (name, contents[name])}, data=fields)

@@ -12,14 +12,6 @@ from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_cached_run_without_a_client_succeeds_without_outputs(client: Client) -> None:
-    first = await client.run(invert_graph(), client_id=None)
-    assert first["outputs"]["3"]["images"]
-    again = await client.run(invert_graph(), client_id=None)
-    assert again["status"]["status_str"] == "success"
-    assert again["outputs"] == {}
-
-
 async def test_cached_run_names_the_old_file_even_if_it_is_missing(client: Client) -> None:
     [item] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     [again] = (await client.run(invert_graph()))["outputs"]["3"]["images"]

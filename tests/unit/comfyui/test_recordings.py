@@ -86,8 +86,11 @@ def test_recorded_text_is_an_output() -> None:
             (version, "error_execution", "LoadImage (1): the file is not an image that can be read")
             for version in VERSIONS
         ),
-        ("0.7.0", "interrupted", "Another client interrupted the run on the server."),
-        ("0.7.0", "pending_deleted", "Another client interrupted the run on the server."),
+        *(
+            (version, name, "Another client interrupted the run on the server.")
+            for version in VERSIONS
+            for name in ("interrupted", "pending_deleted")
+        ),
     ],
 )
 def test_recorded_failure_is_explained(version: str, name: str, text: str) -> None:
@@ -115,3 +118,9 @@ def test_recorded_failure_is_explained(version: str, name: str, text: str) -> No
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_refusal_is_explained(version: str, name: str, text: str) -> None:
     assert explain_refusal(recording(name, version)["http"][0]["response"]).detail == text
+
+
+def test_recorded_cycle_is_explained() -> None:
+    response = recording("error_cycle", "0.28.0")["http"][0]["response"]
+    refused = ("ImageInvert (2): its links form a cycle", "ImageInvert (1): its links form a cycle")
+    assert explain_refusal(response).detail == "; ".join(refused)

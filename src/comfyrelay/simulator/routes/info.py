@@ -27,6 +27,7 @@ class InfoRoutes:
             web.get("/models", self.models),
             web.get("/models/{folder}", self.models_in),
             web.get("/embeddings", self.embeddings),
+            web.get("/global_subgraphs", self.blueprints),
             web.get("/ws", self.websocket),
         ]
 
@@ -38,6 +39,10 @@ class InfoRoutes:
 
     async def node_replacements(self, _request: web.Request) -> web.Response:
         # None of the simulator's nodes are replaced.
+        return web.json_response({})
+
+    async def blueprints(self, _request: web.Request) -> web.Response:
+        # The simulator has none, like older versions.
         return web.json_response({})
 
     async def object_info(self, _request: web.Request) -> web.Response:

@@ -63,8 +63,10 @@ class JobRoutes:
         statuses = _statuses(query.get("status"), allowed)
         sort_by = _one_of("sort_by", query.get("sort_by", "created_at"), ("created_at", "execution_duration"))
         order = _one_of("sort_order", query.get("sort_order", "desc"), ("asc", "desc"))
-        offset = _integer("offset", query.get("offset", "0"), minimum=0)
-        limit = _integer("limit", query["limit"], minimum=1) if "limit" in query else None
+        offset = max(_integer("offset", query.get("offset", "0")), 0)
+        limit = _integer("limit", query["limit"]) if "limit" in query else None
+        if limit is not None and limit <= 0:
+            raise ValueError("limit must be a positive integer")
         jobs = [job for job in self._all() if job["status"] in statuses]
         if "workflow_id" in query:
             jobs = [job for job in jobs if job.get("workflow_id") == query["workflow_id"]]
@@ -101,14 +103,11 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return value.lower()
 
 
-def _integer(name: str, value: str, *, minimum: int) -> int:
+def _integer(name: str, value: str) -> int:
     try:
-        number = int(value)
+        return int(value)
     except ValueError:
         raise ValueError(f"{name} must be an integer") from None
-    if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}")
-    return number
 
 
 def _created(job: dict[str, Any]) -> int:

@@ -111,11 +111,12 @@ class PromptRun:
         return True
 
     def _use_cached(self, node_id: str, node: CachedNode) -> None:
-        # ComfyUI 0.7.0 drops the output of a cached node when no client is connected.
-        if self.messages.client_id is not None:
+        has_client = self.messages.client_id is not None
+        if has_client:
             self.messages.executed(node_id, node.ui["output"] if node.ui else None)
-            if node.ui:
-                self._ui[node_id] = node.ui
+        # Older versions drop the output of a cached node when no client is connected.
+        if node.ui and (has_client or self._context.options.is_current):
+            self._ui[node_id] = node.ui
         self.messages.finished(node_id)
 
     async def _run_node(self, node_id: str) -> None:

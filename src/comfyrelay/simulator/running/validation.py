@@ -33,8 +33,8 @@ def validate(
 ) -> ValidationResult:
     """Validate every output node with its inputs, converting numbers to the declared types.
 
-    A malformed graph may raise any error, for which ComfyUI returns a plain 500. In current versions, an error about a
-    missing node has its own type.
+    A malformed graph may raise any error, for which ComfyUI returns a plain 500. In current versions, errors about
+    missing nodes and cycles have their own types.
     """
     known, names_missing = definitions_of(options), options.is_current
     outputs: list[str] = []
@@ -50,7 +50,7 @@ def validate(
             outputs.append(node_id)
     if not outputs:
         return ValidationResult(error=problem("prompt_no_outputs", "Prompt has no outputs", ""))
-    return _Validation(graph, folders, listings).result(outputs)
+    return _Validation(graph, folders, listings, names_cycles=options.is_current).result(outputs)
 
 
 def problem(kind: str, message: str, details: str, **extra_info: Any) -> Problem:
@@ -79,10 +79,13 @@ def _missing_type(node_id: str, message: str, *, class_type: Any, title: Any) ->
 
 
 class _Validation:
-    def __init__(self, graph: dict[str, Any], folders: Folders, listings: Listings) -> None:
+    def __init__(self, graph: dict[str, Any], folders: Folders, listings: Listings, *, names_cycles: bool) -> None:
         self._graph = graph
         self._folders = folders
         self._listings = listings
+        self._names_cycles = names_cycles
+        # The nodes from the output to the current one.
+        self._path: list[str] = []
         self._problems: dict[str, list[Problem]] = {}
         self._is_valid: dict[str, bool] = {}
 
@@ -119,11 +122,23 @@ class _Validation:
                 node_errors.setdefault(node_id, empty)["dependent_outputs"].append(output)
 
     def _check_node(self, node_id: str) -> bool:
+        if node_id in self._path:
+            if self._names_cycles:
+                self._add_cycle(node_id)
+            return False
         if node_id in self._is_valid:
             return self._is_valid[node_id]
-        # In a cycle, nodes count as invalid without an explanation.
-        self._is_valid[node_id] = False
-        node = self._graph[node_id]
+        self._path.append(node_id)
+        try:
+            is_valid, problems = self._check_inputs(self._graph[node_id])
+        finally:
+            self._path.pop()
+        # A cycle may have been found at this node.
+        self._problems[node_id] = problems = self._problems.get(node_id, []) + problems
+        self._is_valid[node_id] = is_valid and not problems
+        return self._is_valid[node_id]
+
+    def _check_inputs(self, node: dict[str, Any]) -> tuple[bool, list[Problem]]:
         definition = DEFINITIONS[node["class_type"]]
         inputs = node["inputs"]
         problems: list[Problem] = []
@@ -136,9 +151,14 @@ class _Validation:
                 problems += found or []
             elif name in definition.required:
                 problems.append(problem("required_input_missing", "Required input is missing", name, input_name=name))
-        self._is_valid[node_id] = is_valid and not problems
-        self._problems[node_id] = problems
-        return self._is_valid[node_id]
+        return is_valid, problems
+
+    def _add_cycle(self, node_id: str) -> None:
+        cycle = self._path[self._path.index(node_id) :]
+        path = " -> ".join(f"{each} ({self._graph[each]['class_type']})" for each in [*cycle, node_id])
+        for each in cycle:
+            found = problem("dependency_cycle", "Dependency cycle detected", path, node_id=each, cycle_nodes=cycle)
+            self._problems[each] = [found]
 
     def _check_input(
         self, inputs: dict[str, Any], name: str, spec: InputSpec, *, file_noun: str | None
@@ -149,7 +169,7 @@ class _Validation:
             return self._check_link(name, spec, value)
         if isinstance(value, dict) and "__value__" in value:
             value = inputs[name] = value["__value__"]
-        about = {"input_name": name, "input_config": list(spec), "received_value": value}
+        about = {"input_name": name, "input_config": _config(spec), "received_value": value}
         if not isinstance(spec[0], list) and (convert := _CONVERSIONS.get(spec[0])):
             try:
                 value = inputs[name] = about["received_value"] = convert(value)
@@ -162,7 +182,7 @@ class _Validation:
         return _out_of_range(name, spec, value, about) or _not_in_list(name, spec, value, about)
 
     def _check_link(self, name: str, spec: InputSpec, value: list[Any]) -> list[Problem] | None:
-        about = {"input_name": name, "input_config": list(spec)}
+        about = {"input_name": name, "input_config": _config(spec)}
         if len(value) != 2:
             message = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
             return [problem("bad_linked_input", message, name, **about, received_value=value)]
@@ -187,6 +207,10 @@ class _Validation:
             return None
         details = f"{name} - Invalid {noun} file: {value}"
         return [problem("custom_validation_failed", "Custom validation failed for node", details, input_name=name)]
+
+
+def _config(spec: InputSpec) -> list[Any]:
+    return [spec[0], spec[1] if len(spec) > 1 else {}]
 
 
 def _inner_exception(error: Exception, about: dict[str, Any], linked: list[Any]) -> Problem:

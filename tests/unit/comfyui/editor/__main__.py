@@ -17,13 +17,15 @@ from playwright.async_api import async_playwright
 
 from tests.unit.comfyui.editor.templates import DEFINITIONS, EXPORTS, fingerprint, reduced, templates, versions
 
-READY = "window.app?.rootGraph && Object.keys(window.LiteGraph?.registered_node_types ?? {}).length > 100"
+# The second name is that of older editors.
+_GRAPH = "(window.app?.rootGraph ?? window.app?.graph)"
+READY = f"{_GRAPH} && Object.keys(window.LiteGraph?.registered_node_types ?? {{}}).length > 100"
 EXPORT = """async (workflow) => {
     const quiet = {showMissingNodesDialog: false, showMissingModelsDialog: false}
     await window.app.loadGraphData(workflow, true, true, null, quiet)
     // some inputs settle with the next frame
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
-    return (await window.app.graphToPrompt()).output
+    return (await window.app.graphToPrompt(window.app.rootGraph ?? window.app.graph)).output
 }"""
 
 
