@@ -17,8 +17,8 @@ LOCK_DEV := requirements/dev.txt
 LOCK_NODE := requirements/node.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-all keep-databases soak compat oracle check docs schema mutants bench dist smoke images chart \
-	lock audit clean
+.PHONY: help install up test test-all keep-databases soak compat oracle contracts check docs schema mutants bench dist \
+	smoke images chart lock audit clean
 
 # loadfile: the tests of a file share fixtures. Four processes for two cores: tests often wait for other processes.
 PYTEST := $(BIN)/pytest -n 4 --dist loadfile
@@ -54,6 +54,9 @@ compat: $(READY_DEV) ## run real versions of ComfyUI and print what works with e
 
 oracle: $(READY_DEV) ## compare conversions of all templates with the editor's exports (ARGS="--frontend 1.58.1" takes another)
 	$(BIN)/python -m tests.compat.oracle --write $(ARGS)
+
+contracts: $(READY_DEV) ## check responses against OpenAPI files of Comfy Org (ARGS="--comfy-contract FILE", --comfyui-contract)
+	$(BIN)/pytest -rs tests/system/server/test_contracts.py $(ARGS)
 
 check: $(READY_DEV) ## check style, formatting, types, import rules, English and the documentation site
 	$(BIN)/ruff check .

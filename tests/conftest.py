@@ -60,6 +60,8 @@ gc.disable()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the exhaustive parameters")
+    parser.addoption("--comfy-contract", metavar="FILE", help="openapi-v2.yaml of Comfy-Org/docs")
+    parser.addoption("--comfyui-contract", metavar="FILE", help="openapi.yaml of Comfy-Org/ComfyUI")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -106,6 +106,9 @@ async def test_events_of_an_ended_job_describe_its_final_state(client: AsyncComf
     async with asyncio.timeout(PATIENCE_SECONDS):
         found = [event async for event in again.events()]
     assert [type(event) for event in found] == [OutputReady, StatusChange]
+    assert (await again.wait(timeout=PATIENCE_SECONDS)).status == "succeeded"
+    [output] = again.get_outputs("3")
+    assert (output.content_type, output.size_bytes) == ("image/png", len(await output.to_bytes()))
 
 
 async def test_same_bytes_are_uploaded_once(sdk: ComfySite, client: AsyncComfy) -> None:
@@ -151,7 +154,7 @@ async def test_output_is_an_asset_that_can_be_reused_but_not_deleted(client: Asy
         await asset.delete()
     assert refused.value.code == "asset_in_use"
     workflow = client.workflows.from_json(invert_file())
-    workflow.set_input("1", "image", asset)
+    workflow.set_input("1", "image", await asset.as_reference())
     assert (await client.run(workflow, timeout=PATIENCE_SECONDS)).status == "succeeded"
 
 

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.domain.records.accounts import TokenScope
+from comfyrelay.server.comfyui_api import files
 from comfyrelay.server.comfyui_api.app import MODULES
 from tests.integration.api.test_node_definitions import bring
 from tests.integration.api.test_unstorable_values import UNSTORABLE
@@ -447,6 +448,15 @@ async def _check_files(ada: Client) -> None:
     assert too_large.status_code == 413
 
 
+async def test_errors_have_the_fields_of_the_contract(site: ComfyuiSite) -> None:
+    for path in ("/view?filename=none.png", "/experiment/models/none", "/api/jobs/unknown", "/api/jobs?limit=0"):
+        body = (await site.client.http.get(path)).json()
+        assert {"error", "code", "message"} <= body.keys(), path
+    for path in ("/userdata", "/userdata?dir=none", "/userdata/none.json"):
+        answer = await site.client.http.get(path)
+        assert answer.headers["Content-Type"].startswith("text/plain"), path
+
+
 async def test_unsupported_parts_are_empty(site: ComfyuiSite) -> None:
     get = site.client.get
     assert all(path.startswith(("/extensions/core/", "/extensions/comfyrelay/")) for path in await get("/extensions"))
@@ -459,8 +469,9 @@ async def test_unsupported_parts_are_empty(site: ComfyuiSite) -> None:
     assert (await get("/api/system_stats"))["devices"] == []
     assert (await site.client.http.get("/models/nope")).status_code == 404
     assert (await site.client.http.get("/view_metadata/checkpoints", params={"filename": "a"})).status_code == 404
-    assert (await site.client.post("/free", {"unload_models": True})).status_code == 200
-    assert (await site.client.http.patch("/internal/logs/subscribe", json={"enabled": True})).status_code == 200
+    for body in ({"unload_models": True}, [None]):
+        assert (await site.client.post("/free", body)).status_code == 200
+        assert (await site.client.http.patch("/internal/logs/subscribe", json=body)).status_code == 200
     assert (await site.client.http.get("/api/no-such-route")).text == "404: Not Found"
 
 
@@ -521,6 +532,36 @@ async def test_images_are_viewed_and_masked(site: ComfyuiSite) -> None:
     small = {"image": ("mask.png", _image("RGBA", "red", side=4))}
     answer = await client.http.post("/upload/mask", files=small, data={"original_ref": reference})
     assert answer.status_code == 400
+
+
+async def test_limits_beyond_64_bits_are_listed(site: ComfyuiSite) -> None:
+    """ComfyUI's own `TrimAudioDuration` has such a limit."""
+    limits = {"min": -0xFFFFFFFFFFFFFFFF, "default": 0.0}
+    trim = {"input": {"required": {"start_index": ["FLOAT", limits]}}, "output": ["AUDIO"]}
+    await bring(await site.api.worker("gpu-1", fleet="home"), {**DEFINITIONS, "TrimAudioDuration": trim})
+    for path in ("/object_info", "/object_info/TrimAudioDuration"):
+        found = (await site.client.get(path))["TrimAudioDuration"]
+        assert found["input"]["required"]["start_index"] == ["FLOAT", limits]
+
+
+async def test_values_beyond_64_bits_are_no_server_error(site: ComfyuiSite) -> None:
+    await bring(await site.api.worker("gpu-1", fleet="home"), DEFINITIONS)
+    number = 10**30
+    answer = await site.client.http.post("/settings", json={"Comfy.Number": number})
+    assert answer.status_code < 500
+    graph = invert()
+    for more in ({"extra_data": {"n": number}}, {"prompt": {**graph, "1": {**graph["1"], "_meta": {"n": number}}}}):
+        answer = await site.client.http.post("/prompt", json={"prompt": graph, **more})
+        assert answer.status_code < 500, answer.text
+
+
+async def test_too_large_mask_is_refused_before_it_is_read(site: ComfyuiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_MASK_BYTES", 10)
+    await site.client.upload("photo.png", _image("RGB", "red"))
+    mask = {"image": ("mask.png", _image("RGBA", "red"))}
+    reference = json.dumps({"filename": "photo.png", "type": "input"})
+    answer = await site.client.http.post("/upload/mask", files=mask, data={"original_ref": reference})
+    assert (answer.status_code, "A mask has at most" in answer.text) == (400, True)
 
 
 def _image(mode: str, colour: Any, *, side: int = 8) -> bytes:

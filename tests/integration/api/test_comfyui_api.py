@@ -269,8 +269,9 @@ async def test_jobs_are_paged_sorted_and_canceled(site: ComfyuiSite) -> None:
     assert job["create_time"] <= job["execution_start_time"] <= job["execution_end_time"]
     rest = await client.get("/api/jobs", params={"limit": 2, "offset": 2})
     assert [job["id"] for job in rest["jobs"]] == [ids[0]]
-    by_duration = await client.get("/api/jobs", params={"sort_by": "execution_duration", "sort_order": "asc"})
-    assert {job["id"] for job in by_duration["jobs"]} == set(ids)
+    for sort in ("execution_duration", "execution_time"):
+        by_duration = await client.get("/api/jobs", params={"sort_by": sort, "sort_order": "asc"})
+        assert {job["id"] for job in by_duration["jobs"]} == set(ids)
     of_workflow = await client.get("/api/jobs", params={"workflow_id": "w-1"})
     assert of_workflow["pagination"]["total"] == 2
     detail = await client.get(f"/api/jobs/{ids[2]}")
@@ -281,7 +282,8 @@ async def test_jobs_are_paged_sorted_and_canceled(site: ComfyuiSite) -> None:
     assert (await client.post("/api/jobs/cancel", {"job_ids": ["unknown"]})).json() == {"cancelled": False}
     for query in ({"status": "nope"}, {"sort_by": "nope"}, {"limit": "0"}, {"offset": "-1"}, {"limit": "x"}):
         assert (await client.http.get("/api/jobs", params=query)).status_code == 400, query
-    assert (await client.http.get("/api/jobs/unknown")).json() == {"error": "Job not found"}
+    unknown = await client.http.get("/api/jobs/unknown")
+    assert unknown.json() == {"error": "Job not found", "code": "not_found", "message": "Job not found"}
     assert (await client.http.get("/jobs")).status_code == 404
 
 

@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from comfyrelay.comfyui.editor.layout import lay_out
+from comfyrelay.comfyui.versions import TRIED
 from comfyrelay.simulator.misbehaviour import Slow
 from tests.support.chromium import PATIENCE_MS, PROMPT_GRAPH, open_page, until
 from tests.support.comfyui_site import MODELS, ComfyuiSite, open_site, painted
@@ -20,6 +21,8 @@ from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SEED = 4242
+# The second worker has fewer nodes.
+VERSIONS = (TRIED[-1], "0.7.0")
 # The names of the pictures that nodes show.
 PICTURES = "window.app.graph.nodes.flatMap((node) => node.imgs ?? []).filter((image) => image.naturalWidth > 0).length"
 
@@ -62,9 +65,17 @@ async def prompts(site: ComfyuiSite) -> list[dict[str, Any]]:
     return [entry["prompt"][2] for entry in (await site.client.get("/history")).values()]
 
 
-@pytest.mark.journey
-async def test_editor_draws_runs_cancels_and_saves(tmp_path: Path, chromium: Browser) -> None:
-    async with open_site(SqliteBackend(tmp_path / "db"), None, tmp_path) as site:
+@pytest.mark.parametrize("database", [pytest.param("sqlite", marks=pytest.mark.journey), "postgresql"])
+async def test_editor_draws_runs_cancels_and_saves(
+    tmp_path: Path, chromium: Browser, database: str, request: pytest.FixtureRequest
+) -> None:
+    """The server uses SQLite, or PostgreSQL and S3."""
+    storage_url = None
+    if database == "postgresql":
+        request.getfixturevalue("aws")
+        storage_url = f"s3://{BUCKET}/draws"
+    backend = request.getfixturevalue("sqlite_backend" if database == "sqlite" else "real_postgres_backend")
+    async with open_site(backend, storage_url, tmp_path, versions=VERSIONS) as site:
         slug = await add_workflow(site, MODELS[0])
         async with opened(chromium, site, workflow=slug) as page:
             await change_seed(page, SEED)
@@ -121,7 +132,7 @@ async def loads(page: Page) -> None:
 async def test_editor_opens_and_runs_a_job_on_postgresql_and_s3(
     tmp_path: Path, chromium: Browser, real_postgres_backend: PostgresBackend, aws: None
 ) -> None:
-    async with open_site(real_postgres_backend, f"s3://{BUCKET}/editor", tmp_path) as site:
+    async with open_site(real_postgres_backend, f"s3://{BUCKET}/editor", tmp_path, versions=VERSIONS) as site:
         first = await site.client.prompt(painted(MODELS[1], seed=SEED))
         await site.client.ended(first)
         assert site.client.user is not None

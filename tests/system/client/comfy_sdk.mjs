@@ -3,7 +3,7 @@
 //
 //   COMFY_BASE_URL=http://127.0.0.1:8189 node comfy_sdk.mjs SDK_FOLDER PHOTO.png
 //
-// ImageScale must be slow, and ImageCrop must fail: see test_typescript_sdk.py.
+// ImageScale must be slow, ImageCrop must fail, and only one worker may have SaveText: see test_typescript_sdk.py.
 
 import assert from "node:assert/strict";
 import { createReadStream } from "node:fs";
@@ -162,6 +162,14 @@ const checks = {
     const failed = await run(failing()).catch((error) => error);
     assert.ok(failed instanceof sdk.JobFailed, String(failed));
     assert.deepEqual([failed.error.node_id, failed.error.class_type], ["2", "ImageCrop"]);
+  },
+  async "jobs run on the worker that has their nodes"() {
+    const text = { text: ["1", 0], filename_prefix: "note", format: "txt" };
+    for (let number = 0; number < 4; number += 1) {
+      const value = { class_type: "PrimitiveString", inputs: { value: `note ${(color += 1)}` } };
+      const job = await run({ 1: value, 2: { class_type: "SaveText", inputs: text } });
+      assert.equal(job.status, "succeeded");
+    }
   },
   async "NotFound"() {
     await assert.rejects(client.jobs.get("00000000-0000-7000-8000-000000000000"), sdk.NotFound);

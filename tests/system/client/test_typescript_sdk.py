@@ -53,6 +53,8 @@ async def test_every_documented_call_works(
                 *("node", SCRIPT, sdk, tmp_path / "photo.png"), env=environ, stdout=asyncio.subprocess.PIPE
             )
             out, _ = await process.communicate()
+        for simulator in (site.simulator, older):
+            assert simulator.log.count("POST", "/prompt") > 0
     found = json.loads(out)
     for name, words in REFUSED.items():
         assert words in found.pop(name)

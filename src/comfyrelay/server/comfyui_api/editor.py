@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, empty, not_found, read_json, read_object
@@ -49,9 +49,8 @@ _add_constants()
 
 
 @routes.add("PATCH", "/internal/logs/subscribe", has_twin=False)
-async def subscribe_logs(call: Call) -> Response:
+async def subscribe_logs(_call: Call) -> Response:
     """Accept the subscription. The logs of workers are not shown."""
-    await read_object(call, subscribe_logs)
     return empty()
 
 
@@ -115,10 +114,10 @@ async def change_setting(call: Call) -> Response:
 async def list_files(call: Call) -> Response:
     folder = call.query("dir").strip("/")
     if not folder:
-        return Response("Directory not provided", status_code=400)
+        return PlainTextResponse("Directory not provided", status_code=400)
     found = await _files(call).list(call.tenant_id, "" if folder == "." else folder)
     if not found:
-        return Response("Directory not found", status_code=404)
+        return PlainTextResponse("Directory not found", status_code=404)
     files = {file.path.removeprefix(f"{folder}/"): file for file in found}
     if not _is_on(call, "recurse"):
         files = {path: file for path, file in files.items() if "/" not in path}
@@ -141,7 +140,7 @@ async def list_folder(call: Call) -> Response:
         else:
             items[name] = {"name": name, **_file_info(file.path, file), "type": "file"}
     if folder and not items:
-        return Response("Requested path does not exist", status_code=404)
+        return PlainTextResponse("Requested path does not exist", status_code=404)
     return JSONResponse(list(items.values()))
 
 
@@ -150,7 +149,7 @@ async def read_file(call: Call) -> Response:
     path = _path(call)
     content = await _files(call).read(call.tenant_id, path)
     if content is None:
-        return Response(status_code=404)
+        return not_found()
     if path == STYLE:
         return Response(content, media_type="text/css", headers={"X-Content-Type-Options": "nosniff"})
     media_type = "application/json" if path.endswith(".json") else "application/octet-stream"
@@ -170,9 +169,9 @@ async def write_file(call: Call) -> Response:
             content = await read_body(call.request, write_file)
             file = await _files(call).write(call.tenant_id, _path(call), content, overwrite=overwrite)
     except Conflict as error:
-        return Response(error.detail, status_code=409)
+        return PlainTextResponse(error.detail, status_code=409)
     except NotFound:
-        return Response(status_code=404)
+        return not_found()
     return JSONResponse(_file_info(file.path, file) if _is_on(call, "full_info") else file.path)
 
 
@@ -181,7 +180,7 @@ async def delete_file(call: Call) -> Response:
     try:
         await _files(call).delete(call.tenant_id, _path(call))
     except NotFound:
-        return Response(status_code=404)
+        return not_found()
     return Response(status_code=204)
 
 

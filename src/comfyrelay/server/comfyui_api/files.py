@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from comfyrelay.comfyui.graphs.preflight import file_query
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.domain.uploads import MEDIA_TYPES
-from comfyrelay.errors import InvalidInput
+from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes
+from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, refuse
 from comfyrelay.server.forms import hash_blake3, read_form
 from comfyrelay.server.ranges import Unsatisfiable, parse_range, started
 from comfyrelay.services.comfyui_api.images import ImageEdit
@@ -28,6 +28,9 @@ from comfyrelay.text import is_storable
 routes = ComfyuiRoutes()
 KINDS = ("input", "output", "temp")
 DEFAULT_QUALITY = 90
+# A mask is read into memory.
+MAX_MASK_BYTES = 64 * 1024 * 1024
+NO_FILE = "You have no such file."
 WAITING = "You are already uploading other files. Wait until one of the uploads has ended."
 FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -41,9 +44,9 @@ FILE_HEADERS = {
 async def view(call: Call) -> Response:
     name, kind = call.query("filename"), call.query("type", "output")
     if not name:
-        return Response(status_code=404)
+        raise NotFound(NO_FILE)
     if name.startswith("/") or ".." in name or kind not in KINDS:
-        return Response(status_code=400)
+        raise InvalidInput("filename must be a file name, and type one of input, output and temp.")
     subfolder = call.query("subfolder").strip("/")
     if ".." in subfolder.split("/"):
         return Response(status_code=403)
@@ -54,7 +57,7 @@ async def view(call: Call) -> Response:
         call.tenant_id, name=marked["filename"], subfolder=subfolder, kind=kind
     )
     if found is None:
-        return Response(status_code=404)
+        raise NotFound(NO_FILE)
     edit = _edit(call)
     if edit is None or not found.mime_type.startswith("image/"):
         return await _file(call, found, marked["filename"])
@@ -86,7 +89,7 @@ def _edit(call: Call) -> ImageEdit | None:
 async def listed(call: Call) -> Response:
     """List uploads for the editor, newest first. As in ComfyUI, uploads in subfolders are left out."""
     if call.path("kind") not in KINDS:
-        return JSONResponse({"error": "Invalid directory type"}, status_code=400)
+        return refuse(400, "invalid_input", "Invalid directory type")
     names = await call.context.engine.comfyui_api.input_files.names(call.tenant_id)
     is_input = call.path("kind") == "input"
     return JSONResponse([f"{name} [input]" for name in names if is_input and "/" not in name])
@@ -115,6 +118,8 @@ async def _receive(call: Call, *, is_mask: bool = False) -> Response:
             raise InvalidInput("Send a file that is not empty in the field image.")
         content: BinaryIO = image.file
         if is_mask:
+            if image.size > MAX_MASK_BYTES:
+                raise InvalidInput(f"A mask has at most {MAX_MASK_BYTES // 1024**2} MiB. Save it as PNG.")
             content = await _masked(call, _text(form, "original_ref"), await image.read())
         new = await _read_file(form, image, content)
         is_replacing = form.get("overwrite") in ("true", "1")
@@ -173,7 +178,7 @@ async def _file(call: Call, file: FileRecord, name: str) -> Response:
     objects = call.context.engine.objects
     stat = await objects.stat(file.path)
     if stat is None:
-        return Response(status_code=404)
+        raise NotFound(NO_FILE)
     media_type = servable_content_type(file.mime_type) or "application/octet-stream"
     # A browser must never run a file with the editor's rights.
     is_inline = media_type.startswith(MEDIA_TYPES) and "svg" not in media_type and "xml" not in media_type

@@ -4,7 +4,7 @@ from starlette.responses import JSONResponse, Response
 
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import InvalidInput
-from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, read_object
+from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, read_object, refuse
 from comfyrelay.server.comfyui_api.views import job_body, job_detail
 from comfyrelay.services.comfyui_api.prompts import ENDED, RUNNING, WAITING
 from comfyrelay.text import is_storable
@@ -17,7 +17,8 @@ STATUSES = {
     "failed": (JobStatus.FAILED,),
     "cancelled": (JobStatus.CANCELED,),
 }
-SORTS = ("created_at", "execution_duration")
+# Values of `sort_by`: the names of ComfyUI's code, and those of its contract.
+BY_TIME, BY_DURATION = ("created_at", "create_time"), ("execution_duration", "execution_time")
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 200
 
@@ -25,11 +26,11 @@ MAX_LIMIT = 200
 @routes.add("GET", "/api/jobs", has_twin=False)
 async def jobs(call: Call) -> Response:
     names = [name.strip().lower() for name in call.query("status").split(",") if name.strip()]
-    sort, order = call.query("sort_by", "created_at"), call.query("sort_order", "desc")
+    sort, order = call.query("sort_by", BY_TIME[0]), call.query("sort_order", "desc")
     if unknown := [name for name in names if name not in STATUSES]:
         return _invalid(f"Invalid status value(s): {', '.join(unknown)[:100]}. Valid values: {', '.join(STATUSES)}")
-    if sort not in SORTS or order not in ("asc", "desc"):
-        return _invalid(f"sort_by must be one of {', '.join(SORTS)}, and sort_order asc or desc")
+    if sort not in BY_TIME + BY_DURATION or order not in ("asc", "desc"):
+        return _invalid(f"sort_by must be one of {', '.join(BY_TIME + BY_DURATION)}, and sort_order asc or desc")
     workflow_id = call.request.query_params.get("workflow_id")
     if workflow_id is not None and not is_storable(workflow_id):
         return _invalid("workflow_id is invalid")
@@ -45,7 +46,7 @@ async def jobs(call: Call) -> Response:
         [status for name in names or STATUSES for status in STATUSES[name]],
         workflow_id=workflow_id,
         oldest_first=order == "asc",
-        by_duration=sort == "execution_duration",
+        by_duration=sort in BY_DURATION,
         offset=offset,
         limit=limit,
     )
@@ -66,7 +67,7 @@ async def cancel_all(call: Call) -> Response:
 async def job(call: Call) -> Response:
     found = await call.context.engine.comfyui_api.prompts.find(call.tenant_id, call.path("job_id"))
     if found is None or (found.record.hidden_at is not None and found.status in ENDED):
-        return JSONResponse({"error": "Job not found"}, status_code=404)
+        return refuse(404, "not_found", "Job not found")
     return JSONResponse(job_detail(found))
 
 
@@ -77,4 +78,4 @@ async def cancel(call: Call) -> Response:
 
 
 def _invalid(text: str) -> Response:
-    return JSONResponse({"error": text}, status_code=400)
+    return refuse(400, "invalid_input", text)

@@ -5,6 +5,7 @@ import platform
 from starlette.responses import JSONResponse, Response
 
 from comfyrelay.comfyui.versions import TRIED
+from comfyrelay.errors import NotFound
 from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes
 from comfyrelay.services.comfyui_api.nodes import FOLDERS
 
@@ -48,7 +49,7 @@ async def described_folders(_call: Call) -> Response:
 async def described_models(call: Call) -> Response:
     found = await call.context.engine.comfyui_api.nodes.models(call.path("folder"))
     if found is None:
-        return Response(status_code=404)
+        raise NotFound("There is no such folder of models.")
     unknown = {"pathIndex": 0, "modified": 0, "created": 0, "size": 0}
     return JSONResponse([{"name": name, **unknown} for name in found])
 

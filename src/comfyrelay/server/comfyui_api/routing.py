@@ -26,7 +26,7 @@ from comfyrelay.settings import Settings
 
 log = structlog.get_logger(__name__)
 SESSION_COOKIE = "comfyrelay_editor"
-FOREIGN = Forbidden("This request came from a page of another site.")
+FOREIGN_PAGE = "This request came from a page of another site."
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ async def authenticate(connection: HTTPConnection, context: Context) -> User:
     elif session:
         if connection.headers.get("Sec-Fetch-Site") == "same-site":
             # Browsers also send the cookie with requests from the pages of other ports.
-            raise FOREIGN
+            raise Forbidden(FOREIGN_PAGE)
         user = await context.editor_user_of(session)
     else:
         raise Unauthorized("Send an API token as a bearer token, or in the header X-API-Key.")
@@ -120,7 +120,7 @@ def refuse_foreign_pages(connection: HTTPConnection) -> None:
     origin, host = connection.headers.get("Origin"), connection.headers.get("Host", "")
     is_foreign = origin is not None and origin_parts(origin).netloc.lower() != host.lower()
     if is_foreign or connection.headers.get("Sec-Fetch-Site") == "cross-site":
-        raise FOREIGN
+        raise Forbidden(FOREIGN_PAGE)
 
 
 async def read_json(call: Call, endpoint: Endpoint, *, default: Any = None) -> Any:
@@ -150,6 +150,11 @@ def empty() -> Response:
     return Response(status_code=200)
 
 
+def refuse(status: int, code: str, message: str) -> Response:
+    """Return an error with the field that ComfyUI sends, and those of its contract."""
+    return JSONResponse({"error": message, "code": code, "message": message}, status_code=status)
+
+
 def not_found() -> Response:
     return PlainTextResponse("404: Not Found", status_code=404)
 
@@ -176,7 +181,7 @@ async def _answer(request: Request, endpoint: Endpoint) -> Response:
 
 
 def error_body(error: ComfyRelayError) -> Response:
-    """Return an error in ComfyUI's format."""
+    """Return an error in ComfyUI's format, with the fields of its contract."""
     own = problem_response(error)
     if own is None:
         # The cause is hidden from the caller.
@@ -186,5 +191,5 @@ def error_body(error: ComfyRelayError) -> Response:
     message = " ".join([error.detail, *(f"{name}: {text}" for name, text in fields.items())])
     status = 402 if isinstance(error, InsufficientTokens) else 400 if own.status_code == 422 else own.status_code
     headers = {name: own.headers[name] for name in ("Retry-After", "WWW-Authenticate") if name in own.headers}
-    content = {"error": problem(error.code, message), "node_errors": {}}
+    content = {"error": problem(error.code, message), "node_errors": {}, "code": error.code, "message": message}
     return JSONResponse(content, status_code=status, headers=headers)

@@ -1,6 +1,7 @@
 """The nodes and models of the workers that run the graphs of clients, in the format of ComfyUI's lists."""
 
 import asyncio
+import json
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ class Nodes:
 
     def _encode(self, definitions: Mapping[str, Any]) -> dict[str, bytes]:
         return {
-            name: orjson.dumps(self._describe(name, definition))
+            name: _json(self._describe(name, definition))
             for name, definition in definitions.items()
             if not any(is_upload(spec) for _, spec in input_specs(definition))
         }
@@ -82,7 +83,7 @@ class Nodes:
         parts = [
             orjson.dumps(name)
             + b":"
-            + (encoded[name] if name in encoded else orjson.dumps(self._describe(name, _list_files(definition, names))))
+            + (encoded[name] if name in encoded else _json(self._describe(name, _list_files(definition, names))))
             for name, definition in definitions.items()
         ]
         return b"{" + b",".join(parts) + b"}"
@@ -105,6 +106,15 @@ class Nodes:
         if found.get(SCRIPT_PACK) in self._script_packs:
             del found[SCRIPT_PACK]
         return found
+
+
+def _json(value: object) -> bytes:
+    """Encode a definition. Only the slower encoder takes integers beyond 64 bits, such as the limits of
+    `TrimAudioDuration`."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
 
 
 def _list_files(definition: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
