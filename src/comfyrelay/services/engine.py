@@ -220,7 +220,7 @@ class Engine:
             with contextlib.suppress(DatabaseUnavailable):
                 self._fleet_problems = await self.operations.fleet_problems.find()
             # While the database is unreachable, the last known problems are kept.
-            await self.operations.alerts.notify([*self.operations.outages.current, *self._fleet_problems])
+            await self.operations.alerts.notify([*self.operations.outages.confirmed, *self._fleet_problems])
 
     async def _send_mails(self) -> None:
         await self.accounts.mailer.run_once()

@@ -1,4 +1,4 @@
-"""Alerts reach people by mail and by web services, with a quiet time for each rule."""
+"""Alerts reach people by mail and by web services, with a quiet time for each problem."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,6 +11,7 @@ import pytest
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations import readiness
 from comfyrelay.services.operations.alerts import Alerts
 from comfyrelay.services.operations.outages import Outage, OutageKind
 from comfyrelay.settings import Settings
@@ -48,7 +49,7 @@ async def advance(api: Api, minutes: float) -> None:
     await api.clock.set(api.clock.now + timedelta(minutes=minutes))
 
 
-async def test_problem_is_mailed_once_in_the_quiet_time(
+async def test_problem_is_mailed_once_in_its_quiet_time(
     sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
 ) -> None:
     rules = {"*": {"urls": [OPS], "quiet_minutes": 30}}
@@ -59,17 +60,47 @@ async def test_problem_is_mailed_once_in_the_quiet_time(
         assert (mail["To"], mail["Subject"]) == ("ops@example.com", "relay.test: 1 problem")
         assert mail.get_content().split("\r\n") == ["data: 5% free.", "Uploads fail.", "Free space.", ""]
         await advance(api, 29)
-        await alerts.notify([outage(), outage(OutageKind.CLOCK)])
+        await alerts.notify([outage()])
         assert mailbox.mails.empty()
         await advance(api, 2)
-        await alerts.notify([outage(), outage(OutageKind.CLOCK)])
+        await alerts.notify([outage()])
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
+
+
+async def test_new_and_resolved_problems_are_mailed_at_once(
+    sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
+) -> None:
+    rules = {"*": {"urls": [OPS], "quiet_minutes": 30}}
+    async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
+        alerts, clock = api.engine.operations.alerts, outage(OutageKind.CLOCK)
+        await alerts.notify([outage()])
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
+        await alerts.notify([outage(), clock])
         assert (await mailbox.next())["Subject"] == "relay.test: 2 problems"
-        await advance(api, 31)
+        await alerts.notify([clock])
+        assert "data: this problem is over." in (await mailbox.next()).get_content()
         await alerts.notify([])
         assert (await mailbox.next())["Subject"] == "relay.test: all problems are over"
         await advance(api, 31)
         await alerts.notify([])
         assert mailbox.mails.empty()
+
+
+async def test_problem_that_comes_and_goes_is_mailed_once_in_its_quiet_time(
+    sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox
+) -> None:
+    rules = {"*": {"urls": [OPS], "quiet_minutes": 30}}
+    async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
+        alerts = api.engine.operations.alerts
+        for found in ([outage()], [], [outage()], [], [outage()]):
+            await alerts.notify(found)
+            await advance(api, 5)
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
+        assert (await mailbox.next())["Subject"] == "relay.test: all problems are over"
+        assert mailbox.mails.empty()
+        await advance(api, 5)
+        await alerts.notify([outage()])
+        assert (await mailbox.next())["Subject"] == "relay.test: 1 problem"
 
 
 def another_server(api: Api) -> Alerts:
@@ -128,6 +159,23 @@ async def test_alert_is_sent_while_the_database_is_unreachable(
         assert mail["Subject"] == "relay.test: 1 problem"
         assert "central: this problem is over." in mail.get_content()
         assert mailbox.mails.empty()
+
+
+async def test_database_outage_is_mailed_after_the_second_failed_check(
+    sqlite_backend: SqliteBackend, tmp_path: Path, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "CACHE_SECONDS", 0.0)
+    rules = {"central": {"urls": [OPS], "quiet_minutes": 30}}
+    async with alerting(sqlite_backend, tmp_path, mailbox, rules) as api:
+        for _ in range(2):
+            with database_down(api.engine.databases, "central"):
+                await api.engine._find_outages()
+            await api.engine._find_outages()
+        assert mailbox.mails.empty()
+        with database_down(api.engine.databases, "central"):
+            await api.engine._find_outages()
+            await api.engine._find_outages()
+        assert "Customers cannot sign in" in (await mailbox.next()).get_content()
 
 
 async def test_problems_of_workers_and_jobs_are_found(api: Api) -> None:

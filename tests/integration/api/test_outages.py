@@ -54,6 +54,22 @@ async def test_database_outage_is_shown_without_the_database(api: Api, admin: Ca
     assert await found(api, admin) == []
 
 
+@pytest.mark.parametrize("name", ["central", "main"])
+@pytest.mark.usefixtures("admin")
+async def test_database_outage_is_confirmed_by_the_second_check(api: Api, name: str) -> None:
+    service = api.engine.operations.outages
+    for _ in range(2):
+        with database_down(api.engine.databases, name):
+            await service.run_once()
+        assert (len(service.current), list(service.confirmed)) == (1, [])
+        await service.run_once()
+        assert not service.current
+    with database_down(api.engine.databases, name):
+        await service.run_once()
+        await service.run_once()
+        assert [outage.name for outage in service.confirmed] == [name]
+
+
 async def test_console_opens_for_a_known_administrator_while_the_database_is_down(api: Api, admin: Caller) -> None:
     user = await api.user("somebody@example.com")
     await found(api, admin)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,14 +43,26 @@ SEEN_FOR = timedelta(minutes=2)
 TIMEOUT_SECONDS = 5.0
 
 
+@dataclass(frozen=True)
+class Told:
+    """A problem in a sent alert. `at` is when the receivers last read that it exists, `is_over` whether they have read
+    since that it is over."""
+
+    outage: Outage
+    at: datetime
+    is_over: bool = False
+
+
+ToldProblems = Mapping[OutageName, Told]
+
+
 @dataclass
 class RuleState:
-    """The state of a rule, as far as this server knows. `told` are the problems that its receivers have been told
-    of."""
+    """The state of a rule, as far as this server knows."""
 
     last_sent_at: datetime | None = None
     failures: Mapping[str, str] = field(default_factory=dict)
-    told: Problems = field(default_factory=dict)
+    told: ToldProblems = field(default_factory=dict)
     # The problems in the last check of this server.
     own: Problems = field(default_factory=dict)
     # Whether this server has sent alerts that are not recorded in the database.
@@ -58,11 +70,12 @@ class RuleState:
 
 
 class Message(NamedTuple):
-    """The message to send, and the previous state of the rule."""
+    """The message to send, what its receivers then know, and the previous state of the rule."""
 
     title: str
     body: str
-    told_before: Problems
+    told: ToldProblems
+    told_before: ToldProblems
     sent_before: datetime | None
 
 
@@ -98,7 +111,7 @@ class Alerts:
                     raise ConfigurationError(f"COMFYRELAY_ALERTS: {shown(url)} cannot be used. {problem}")
 
     async def notify(self, current: Sequence[Outage]) -> None:
-        """Send new and resolved problems by each rule that is not quiet."""
+        """Send new, resolved and persisting problems by each rule. Each problem has its own quiet time."""
         for name, rule in self.rules.items():
             await self._notify(name, rule, {(outage.kind, outage.name): outage for outage in self._of(name, current)})
 
@@ -138,35 +151,40 @@ class Alerts:
             if holder != self._holder and now - datetime.fromisoformat(view["at"]) < SEEN_FOR
         }
         everything = {key: each for view in seen.values() for key, each in _problems(view["problems"]).items()} | found
-        told = _problems(stored.told) | (state.told if state.is_alone else {})
+        told: ToldProblems = {**_told(stored.told), **(state.told if state.is_alone else {})}
         sent_at = max((at for at in (stored.last_sent_at, state.last_sent_at) if at is not None), default=None)
         message = self._message(rule, everything, told, sent_at, now)
         if message is not None:
-            told, sent_at = everything, now
+            told, sent_at = message.told, now
         seen[self._holder] = {"at": now.isoformat(), "problems": _json(found)}
-        await alerts.write(tx, name, last_sent_at=sent_at, told=_json(told), seen=seen)
+        await alerts.write(tx, name, last_sent_at=sent_at, told=_told_json(told), seen=seen)
         state.told, state.last_sent_at = told, sent_at
         return message
 
     def _decide_alone(self, state: RuleState, rule: AlertRule, found: Problems) -> Message | None:
         """Decide without the database. Problems that only other servers have seen are assumed to continue."""
         now = self._clock()
-        others = {key: each for key, each in state.told.items() if key not in state.own}
+        others = {key: each.outage for key, each in state.told.items() if key not in state.own and not each.is_over}
         message = self._message(rule, others | found, state.told, state.last_sent_at, now)
         if message is not None:
-            state.told, state.last_sent_at = others | found, now
+            state.told, state.last_sent_at = message.told, now
         return message
 
     def _message(
-        self, rule: AlertRule, found: Problems, told: Problems, sent_at: datetime | None, now: datetime
+        self, rule: AlertRule, found: Problems, told: ToldProblems, sent_at: datetime | None, now: datetime
     ) -> Message | None:
-        over = [outage for key, outage in told.items() if key not in found]
-        is_quiet = sent_at is not None and now < sent_at + timedelta(minutes=rule.quiet_minutes)
-        is_news = found.keys() != told.keys()
-        # Without a quiet time, persisting problems are not repeated.
-        if is_quiet or not (found or over) or not (is_news or rule.quiet_minutes):
+        quiet_time = timedelta(minutes=rule.quiet_minutes)
+        over = [each.outage for key, each in told.items() if key not in found and not each.is_over]
+        if not over and not any(_is_due(told.get(key), quiet_time, now) for key in found):
             return None
-        return Message(*_message(self._host, list(found.values()), over), told, sent_at)
+        after = {key: Told(outage, now) for key, outage in found.items()}
+        # If they return within their quiet time, they are not reported again.
+        after |= {
+            key: replace(each, is_over=True)
+            for key, each in told.items()
+            if key not in found and now < each.at + quiet_time
+        }
+        return Message(*_message(self._host, list(found.values()), over), after, told, sent_at)
 
     async def _take_back(self, name: str, message: Message) -> None:
         """Undo the record of a message that nobody received."""
@@ -175,7 +193,7 @@ class Alerts:
 
         async def work(tx: Tx) -> None:
             await alerts.lock(tx, name)
-            await alerts.write(tx, name, last_sent_at=message.sent_before, told=_json(message.told_before))
+            await alerts.write(tx, name, last_sent_at=message.sent_before, told=_told_json(message.told_before))
 
         with suppress(DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -205,8 +223,35 @@ class Alerts:
         return None if self._mailer.is_enabled else "Set COMFYRELAY_SMTP_URL and COMFYRELAY_MAIL_FROM for mails."
 
 
+def _is_due(known: Told | None, quiet_time: timedelta, now: datetime) -> bool:
+    """Return whether a current problem is to be reported."""
+    if known is None:
+        return True
+    # Without a quiet time, persisting problems are not repeated.
+    return now >= known.at + quiet_time and (known.is_over or bool(quiet_time))
+
+
+def _told_json(told: ToldProblems) -> list[dict[str, Any]]:
+    return [
+        {"outage": _outage_json(each.outage), "at": each.at.isoformat(), "is_over": each.is_over}
+        for each in told.values()
+    ]
+
+
+def _told(stored: Sequence[Mapping[str, Any]]) -> ToldProblems:
+    return {
+        key: Told(outage, datetime.fromisoformat(each["at"]), each["is_over"])
+        for each in stored
+        for key, outage in _problems([each["outage"]]).items()
+    }
+
+
 def _json(problems: Problems) -> list[dict[str, Any]]:
-    return [{**asdict(outage), "since": outage.since.isoformat()} for outage in problems.values()]
+    return [_outage_json(outage) for outage in problems.values()]
+
+
+def _outage_json(outage: Outage) -> dict[str, Any]:
+    return {**asdict(outage), "since": outage.since.isoformat()}
 
 
 def _problems(stored: Sequence[Mapping[str, Any]]) -> Problems:

@@ -46,6 +46,9 @@ class OutageKind(StrEnum):
     LAUNCHES = "launches"
 
 
+# Problems that count for alerts only once two consecutive checks have found them, because a busy machine, such as one
+# that has just started the server, may miss the time limit of a single check.
+_CONFIRMED_KINDS = frozenset({OutageKind.CENTRAL, OutageKind.SHARD})
 # For each kind, the consequences for customers, and advice for operators.
 _TEXTS = {
     OutageKind.CENTRAL: (
@@ -106,6 +109,8 @@ class Outages:
         self._certificate: tuple[str, bool] | None = None
         self._certificate_due = 0.0
         self.current: Sequence[Outage] = ()
+        # The problems for alerts.
+        self.confirmed: Sequence[Outage] = ()
         self.checked_at: datetime | None = None
 
     @property
@@ -120,6 +125,9 @@ class Outages:
         for outage in found:
             if (outage.kind, outage.name) not in since:
                 log.warning("outage.began", kind=outage.kind, name=outage.name, why=outage.detail)
+        self.confirmed = [
+            outage for outage in found if outage.kind not in _CONFIRMED_KINDS or (outage.kind, outage.name) in since
+        ]
         self.current, self.checked_at = found, self._clock()
 
     async def _find(self) -> AsyncIterator[Outage]:
