@@ -44,6 +44,8 @@ class ChangeScope:
     first: Snapshot | None = None
     has_changed: bool = False
     is_closed: bool = False
+    # The outcome of the change, such as the refunded amounts. It is part of the entry.
+    results: dict[str, list[Any]] = field(default_factory=dict)
 
     async def read(self, tx: Tx, *, lock: bool = False) -> Snapshot | None:
         if self.kind is None or not self.keys:
@@ -68,7 +70,7 @@ class ChangeScope:
     @property
     def shown_request(self) -> dict[str, Any] | None:
         shown: dict[str, Any] | None = audit_log.without_secrets(self.request())
-        return shown
+        return {**(shown or {}), **self.results} or None
 
 
 class AuditLog:
@@ -111,7 +113,7 @@ class AuditLog:
             return after
 
         scope.is_closed = True
-        if scope.entry_id is not None and created is None:
+        if scope.entry_id is not None and created is None and not scope.results:
             # The transaction of the change has already completed the entry.
             async with self._central.read() as tx:
                 return audit_log.etag(await scope.read(tx))
@@ -182,6 +184,13 @@ class AuditLog:
             return await self._central.run(TransactionStep.AUDIT, work)
         finally:
             _current.reset(token)
+
+
+def add_result(name: str, result: Any) -> None:
+    """Add a result to the audit entry of the change that is in progress, if any."""
+    scope = _open_scope()
+    if scope is not None:
+        scope.results.setdefault(name, []).append(result)
 
 
 def keys_of(kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any] | None:

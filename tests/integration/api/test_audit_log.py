@@ -17,6 +17,7 @@ from comfyrelay.server.admin.router import PREFIX, AdminRoute
 from comfyrelay.server.http.auth import SAFE_METHODS
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.services.transactions import TransactionStep
+from comfyrelay.store.central.audit_log import without_secrets
 from comfyrelay.store.database import Boundary
 from tests.integration.api.test_access import _walk
 from tests.support.api import PASSWORD, Api, Caller, data_of, problem_of
@@ -198,6 +199,10 @@ class TestEntries:
         found = await entries(admin)
         assert [entry["actor"] for entry in found] == ["deleted account", "deleted account"]
         assert "ada@example.com" not in json.dumps(found)
+
+    def test_secrets_are_masked_and_keys_of_form_fields_are_not(self) -> None:
+        shown = without_secrets({"properties": [{"key": "width"}], "api_key": "s", "access_keys": ["s"], "token": "s"})
+        assert shown == {"properties": [{"key": "width"}], "api_key": "…", "access_keys": "…", "token": "…"}
 
 
 class TestReading:

@@ -128,7 +128,8 @@ class WorkerVersion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditFilter:
-    """`search` is part of the actor, the subject, the action or the address."""
+    """`search` is part of the actor, the subject, the action, the address or the new values, or the email of a
+    customer."""
 
     search: str | None = None
     action: str | None = None

@@ -1,5 +1,7 @@
 """Credit and reserve tokens. The wallet is locked while its balance changes."""
 
+from typing import NamedTuple
+
 from comfyrelay.domain.queue.states import TERMINAL_JOB, TransactionType
 from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InsufficientTokens, InvalidInput, NotFound
@@ -11,6 +13,12 @@ from comfyrelay.store.tenant import changes, jobs, ledger
 from comfyrelay.store.tenant.ledger import NewTransaction
 
 OWED = "Taken for a refunded payment whose tokens were already spent."
+
+
+class JobRefund(NamedTuple):
+    amount: int
+    # False if the job was refunded before.
+    is_new: bool
 
 
 class Ledger:
@@ -73,10 +81,10 @@ class Ledger:
 
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
 
-    async def refund_job(self, tenant_id: str, job_id: str) -> int:
-        """Refund the cost of an ended job, once, and return the refunded tokens."""
+    async def refund_job(self, tenant_id: str, job_id: str) -> JobRefund:
+        """Refund the cost of an ended job, once."""
 
-        async def work(tx: Tx) -> int:
+        async def work(tx: Tx) -> JobRefund:
             await ledger.lock(tx, tenant_id)
             job = await jobs.get(tx, tenant_id, job_id)
             if job is None:
@@ -86,7 +94,8 @@ class Ledger:
             if not job.charged_tokens:
                 raise Conflict("This job did not cost anything.")
             known = (await ledger.of_jobs(tx, [job_id])).get(job_id, [])
-            if not any(entry.type == TransactionType.JOB_CREDIT for entry in known):
+            is_new = not any(entry.type == TransactionType.JOB_CREDIT for entry in known)
+            if is_new:
                 entry = NewTransaction(
                     tenant_id=tenant_id,
                     type=TransactionType.JOB_CREDIT,
@@ -96,7 +105,7 @@ class Ledger:
                 )
                 await ledger.append(tx, [entry])
                 await changes.write_credit(tx, tenant_id)
-            return job.charged_tokens
+            return JobRefund(job.charged_tokens, is_new)
 
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.LEDGER, work)
 

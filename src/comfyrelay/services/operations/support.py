@@ -9,6 +9,7 @@ from comfyrelay.domain.queue.dispatch import Dispatch
 from comfyrelay.domain.queue.settlement import Event
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import ComfyRelayError, DatabaseUnavailable, NotFound
+from comfyrelay.services import auditing
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import JobSubmission
@@ -65,12 +66,19 @@ class Support:
     async def refund(self, dispatch_id: int) -> int:
         """Refund the cost of an ended job, once, and return the refunded tokens."""
         found = await self._dispatch(dispatch_id)
-        return await self._ledger.refund_job(found.tenant_id, found.tenant_job_id)
+        refund = await self._ledger.refund_job(found.tenant_id, found.tenant_job_id)
+        if refund.is_new:
+            entry = {"dispatch_id": dispatch_id, "tenant_id": found.tenant_id, "amount": refund.amount}
+            auditing.add_result("refunds", entry)
+        return refund.amount
 
     async def run_free(self, dispatch_id: int) -> JobRecord:
         """Run an ended job again for its customer, without a price."""
         found = await self._dispatch(dispatch_id)
-        return await self._submit.run_free(found.tenant_id, found.tenant_job_id)
+        job = await self._submit.run_free(found.tenant_id, found.tenant_job_id)
+        entry = {"dispatch_id": dispatch_id, "tenant_id": found.tenant_id, "job_id": job.id}
+        auditing.add_result("free_runs", entry)
+        return job
 
     async def change(self, action: DispatchAction, dispatch_ids: Sequence[int]) -> BulkResult:
         """Apply an action to each job. The result names the jobs for which it is not possible."""

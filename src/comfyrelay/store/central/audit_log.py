@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, Table, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, Table, Text, cast, delete, insert, or_, select, update
 
 from comfyrelay.domain.records.operations import AuditFilter, AuditLogEntry, NewAuditLogEntry
 from comfyrelay.store.central.tables.accounts import tenants, users
 from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.operations import audit_log as a
 from comfyrelay.store.central.tables.workers import fleets, workers, workflow_fleets
+from comfyrelay.store.central.tenants import by_email
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import in_period, newest_page
 from comfyrelay.store.types import json_text, relay_now
@@ -20,7 +21,10 @@ from comfyrelay.store.types import json_text, relay_now
 _RECORD = [a.c[name] for name in AuditLogEntry.__dataclass_fields__]
 # Fields that change without a person's action, or that mean nothing to people.
 _UNINTERESTING = {"updated_at", "created_at", "last_processing_time_seconds", "asset_hashes", "launches_reset_at"}
-_SECRET = re.compile(r"password|secret|credential|(^|_)(token|key|hash)s?$|^env(ironment)?$|user_data", re.IGNORECASE)
+# A plain "key" is the name of a form field.
+_SECRET = re.compile(
+    r"password|secret|credential|(^|_)(token|hash)s?$|_keys?$|^keys$|^env(ironment)?$|user_data", re.IGNORECASE
+)
 _WORKER_FIELDS = ("worker_id", "display_name", "max_concurrency", "is_approved", "is_draining")
 Snapshot = dict[str, Any]
 
@@ -123,20 +127,31 @@ async def remove(tx: Tx, entry_id: int) -> None:
 async def erase_person(tx: Tx, user_id: str, tenant_id: str) -> None:
     """Remove the personal data of a deleted user from the log. The entries and their times remain."""
     await tx.execute(update(a).where(a.c.actor_id == user_id).values(actor="deleted account", address=None))
-    about = a.c.subject.in_([f"users/{user_id}", f"tenants/{tenant_id}"])
+    about = a.c.subject.in_(_subjects_of(user_id, tenant_id))
     await tx.execute(update(a).where(about).values(before=None, after=None))
+
+
+def _subjects_of(user_id: str, tenant_id: str) -> list[str]:
+    return [f"users/{user_id}", f"tenants/{tenant_id}"]
 
 
 async def page(
     tx: Tx, wanted: AuditFilter, *, before_id: int | None = None, limit: int = 50
 ) -> tuple[list[AuditLogEntry], int | None]:
     """Return a page, newest first, and the id of the next page."""
+    customer = await by_email(tx, wanted.search.strip().lower()) if wanted.search else None
 
     def conditions(c: Any) -> list[ColumnElement[bool]]:
         found: list[ColumnElement[bool]] = [] if wanted.action is None else [c.action == wanted.action]
         if wanted.search is not None:
             parts = (c.actor, c.subject, c.action, c.address)
-            found.append(or_(*(part.icontains(wanted.search, autoescape=True) for part in parts)))
+            matches = [part.icontains(wanted.search, autoescape=True) for part in parts]
+            # Results contain the ids of customers and jobs.
+            matches.append(cast(c.after, Text).contains(wanted.search, autoescape=True))
+            if customer is not None:
+                matches.append(c.subject.in_(_subjects_of(customer.id, customer.tenant_id)))
+                matches.append(cast(c.after, Text).contains(customer.tenant_id, autoescape=True))
+            found.append(or_(*matches))
         if wanted.begins is not None:
             found.append(c.created_at >= wanted.begins)
         if wanted.ends is not None:
