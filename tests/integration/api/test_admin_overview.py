@@ -101,6 +101,22 @@ class TestSamples:
         assert job.status == "queued"
 
     @pytest.mark.both_databases
+    async def test_jobs_of_offline_workers_are_waiting(self, desk: OperatorScenario) -> None:
+        await desk.worker()
+        await desk.submit()
+        await desk.advance(600)
+        await desk.worker("gpu-9", capabilities={"node_types": ["SaveImage"], "models": []})
+        await sample(desk)
+        found = await desk.get("/overview")
+        now = found["now"]
+        assert (now["waiting"], now["waiting_offline"], now["unrunnable"]) == (1, 1, 0)
+        assert (now["oldest_wait_seconds"], now["workers_online"]) == (600, 1)
+        assert (at(found, "waiting"), at(found, "wait_seconds")) == (1, 600)
+        # They still need attention.
+        problems = await desk.api.engine.operations.fleet_problems.find()
+        assert ("unrunnable", "queue") in {(each.kind, each.name) for each in problems}
+
+    @pytest.mark.both_databases
     async def test_processes_share_samples(self, desk: OperatorScenario) -> None:
         await desk.worker()
         other = Samples(desk.api.engine.databases, worker_offline_seconds=300)

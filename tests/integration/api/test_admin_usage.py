@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from comfyrelay.cli.fleet.metrics import money
+from comfyrelay.cli.fleet.metrics import cost_text
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from tests.support.api import Api, problem_of
@@ -62,18 +62,21 @@ async def test_only_administrators_see_usage(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost", "seconds", "shown"),
+    ("cost", "unpriced", "shown"),
     [
         (0.0, 0.0, "0.00"),
         (0.0, 60.0, "unknown"),
-        (0.0033, 60.0, "0.0033"),
-        (0.00001, 1.0, "<0.0001"),
-        (0.5, 9, "0.50"),
-        (1200, 9, "1,200.00"),
+        # Sums of floats differ in their last digits.
+        (0.0, 60.0 - 7e-15, "unknown"),
+        (0.0033, 0.0, "0.0033"),
+        (0.0033, 20.0, "0.0033 + unknown"),
+        (0.00001, 0.0, "<0.0001"),
+        (0.5, 0, "0.50"),
+        (1200, 0, "1,200.00"),
     ],
 )
-def test_unpriced_cost_is_unknown_and_small_cost_is_not_zero(cost: float, seconds: float, shown: str) -> None:
-    assert money(cost, seconds) == shown
+def test_unpriced_cost_is_unknown_and_small_cost_is_not_zero(cost: float, unpriced: float, shown: str) -> None:
+    assert cost_text(cost, 60.0, unpriced) == shown
 
 
 @pytest.mark.both_databases

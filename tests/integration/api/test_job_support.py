@@ -63,11 +63,33 @@ class TestRefund:
         assert (await entries_of(desk)).count(("JOB_CREDIT", 7)) == 1
         assert (await desk.get(f"{path}/job"))["job"]["refunded_tokens"] == 7
 
-    async def test_refund_is_in_the_audit_log(self, desk: OperatorScenario) -> None:
+    async def test_refund_is_in_the_audit_log_with_its_amount(self, desk: OperatorScenario) -> None:
         path = await path_of_completed(desk)
-        await desk.send("POST", f"{path}/refund")
-        [entry] = (await desk.get("/audit", action="refund_dispatch"))["items"]
+        customer = (await desk.get(f"{path}/job"))["email"]
+        for _ in range(2):
+            await desk.send("POST", f"{path}/refund")
+        again, entry = (await desk.get("/audit", action="refund_dispatch"))["items"]
         assert (entry["actor"], entry["subject"], entry["is_done"]) == ("root@example.com", path[1:], True)
+        [refund] = entry["after"]["refunds"]
+        assert (refund["dispatch_id"], refund["amount"], again["after"]) == (int(path.rsplit("/", 1)[1]), 7, None)
+        found = (await desk.get("/audit", search=customer, action="refund_dispatch"))["items"]
+        assert [each["id"] for each in found] == [entry["id"]]
+
+    async def test_free_run_is_in_the_audit_log_of_its_customer(self, desk: OperatorScenario) -> None:
+        path = await path_of_completed(desk)
+        customer = (await desk.get(f"{path}/job"))["email"]
+        job = (await desk.send("POST", f"{path}/run-free"))["job_id"]
+        [entry] = (await desk.get("/audit", search=customer, action="run_free"))["items"]
+        [run] = entry["after"]["free_runs"]
+        assert (run["dispatch_id"], run["job_id"]) == (int(path.rsplit("/", 1)[1]), job)
+        assert (await desk.get("/audit", search=run["tenant_id"], action="run_free"))["items"] == [entry]
+
+    async def test_bulk_refund_is_in_the_audit_log_with_its_amounts(self, desk: OperatorScenario) -> None:
+        dispatches = [int((await path_of_completed(desk)).rsplit("/", 1)[1]) for _ in range(2)]
+        await desk.send("POST", "/dispatches/bulk", {"action": "refund", "ids": dispatches})
+        [entry] = (await desk.get("/audit", action="change_dispatches"))["items"]
+        refunds = [(each["dispatch_id"], each["amount"]) for each in entry["after"]["refunds"]]
+        assert (refunds, entry["is_done"]) == ([(each, 7) for each in dispatches], True)
 
     async def test_refunded_job_is_consistent_and_not_revenue(self, desk: OperatorScenario) -> None:
         await desk.completed()

@@ -34,8 +34,8 @@ async def cost_of(world: World, dispatch: int) -> float:
         return (await usage.cost_of(tx, [dispatch]))[dispatch]
 
 
-async def price(world: World, fleet: str) -> None:
-    machines = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": 3.6}]}
+async def price(world: World, fleet: str, per_hour: float = 3.6) -> None:
+    machines = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": per_hour}]}
     await world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=fleet, changes={"machines": machines})
 
 
@@ -103,12 +103,35 @@ async def test_price_of_the_machine_precedes_the_price_of_its_type(world: World,
     assert await cost_of_ten_seconds() == pytest.approx(0.02)
 
 
-async def test_machine_without_a_price_costs_nothing(world: World) -> None:
+async def test_time_without_a_price_is_counted_separately(world: World) -> None:
     desk = await world.desk()
     await finish(world, desk, 10)
     await world.engine.autoscaling.usage.run_once()
     row = await usage_row(world)
-    assert (row.busy_seconds, row.cost) == (10, 0)
+    assert (row.busy_seconds, row.unpriced_seconds, row.cost, row.machine_cost) == (10, 10, 0, None)
+    await price(world, desk.fleet)
+    await finish(world, desk, 5)
+    await world.engine.autoscaling.usage.run_once()
+    row = await usage_row(world)
+    assert (row.busy_seconds, row.unpriced_seconds) == (15, 10)
+    assert row.cost == pytest.approx(0.005)
+
+
+async def test_free_machine_has_a_price(world: World) -> None:
+    desk = await world.desk()
+    await price(world, desk.fleet, 0)
+    await finish(world, desk, 10)
+    await world.engine.autoscaling.usage.run_once()
+    row = await usage_row(world)
+    assert (row.unpriced_seconds, row.cost) == (0, 0)
+
+
+async def test_worker_without_an_instance_type_has_the_only_one_of_its_fleet(world: World) -> None:
+    desk = await world.desk()
+    await price(world, desk.fleet)
+    dispatch = await finish(world, desk, 10)
+    await world.engine.autoscaling.usage.run_once()
+    assert await cost_of(world, dispatch) == pytest.approx(0.01)
 
 
 async def test_jobs_on_a_machine_with_two_slots_pay_half(world: World) -> None:

@@ -113,20 +113,24 @@ def revenue(
 
 
 def _revenue(row: Revenue) -> TableRow:
-    value = "unknown" if row.revenue is None else money(row.revenue, 0)
+    value = "unknown" if row.revenue is None else money(row.revenue)
     cells = (row.name, str(row.jobs), str(row.tokens), value, _hours(row.gpu_seconds))
-    return TableRow((*cells, money(row.cost, row.gpu_seconds)))
+    return TableRow((*cells, cost_text(row.cost, row.gpu_seconds, row.unpriced_seconds)))
 
 
 def _costs(row: Usage, *, machines: bool) -> TableRow:
     name = row.name if row.stage is None else f"{row.stage}/{row.name}"
     ran = row.busy_seconds + row.lost_seconds
     cells = [name, str(row.jobs), _hours(row.busy_seconds), _hours(row.lost_seconds)]
+    cost = cost_text(row.cost, ran, row.unpriced_seconds)
     if not machines:
-        return TableRow((*cells, money(row.cost, ran)))
+        return TableRow((*cells, cost))
     idle, boot = row.idle_seconds or 0.0, row.boot_seconds or 0.0
-    total = money(row.machine_cost or 0.0, ran + idle + boot)
-    return TableRow((*cells, _hours(idle), _hours(boot), money(row.cost, ran), total))
+    if row.machine_cost is None:
+        return TableRow((*cells, "–", "–", cost, "–"))
+    seconds = ran + idle + boot
+    total = cost_text(row.machine_cost, seconds, row.unpriced_seconds if row.machine_cost else seconds)
+    return TableRow((*cells, _hours(idle), _hours(boot), cost, total))
 
 
 def _hours(seconds: float) -> str:
@@ -134,10 +138,16 @@ def _hours(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
 
 
-def money(cost: float, seconds: float) -> str:
-    """Format a cost as in the web app, with up to four decimals below 1: a minute of a machine is less than a cent."""
-    if seconds and not cost:
-        return "unknown"
+def cost_text(cost: float, seconds: float, unpriced_seconds: float) -> str:
+    """Format the cost of machine time as in the web app. `unpriced_seconds` of it were without a price."""
+    if not unpriced_seconds:
+        return money(cost)
+    # Both are sums of floats.
+    return "unknown" if seconds - unpriced_seconds < 0.001 else f"{money(cost)} + unknown"
+
+
+def money(cost: float) -> str:
+    """Format an amount with up to four decimals below 1: a minute of a machine is less than a cent."""
     if 0 < cost < 0.0001:
         return "<0.0001"
     text = f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"

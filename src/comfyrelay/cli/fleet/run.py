@@ -207,7 +207,7 @@ def _status_row(fleet: FleetAutoscalingStatus) -> TableRow:
 def _machine_row(slug: str, machine: MachineInHistory) -> TableRow:
     ready = "never" if machine.registered_at is None else _seconds(machine.registered_at - machine.ordered_at)
     lasted = machine.ended_at - machine.ordered_at
-    cost = "unknown" if machine.cost is None else money(machine.cost, lasted.total_seconds())
+    cost = "unknown" if machine.cost is None else money(machine.cost)
     kind = machine.instance_type or "-"
     cells = (f"{machine.ordered_at:%Y-%m-%d %H:%M:%S}", slug, kind, ready, _seconds(lasted), str(machine.jobs), cost)
     return TableRow(cells, [f"{machine.id}: {machine.reason or 'ended'}"])

@@ -102,14 +102,16 @@ class FleetMetrics(QueueMetrics):
 
 class Usage(AnswerBody):
     """The usage of a fleet, workflow or tenant. `name` is the slug of the fleet or workflow, or the id of the tenant.
-    `cost` is the cost of busy and lost seconds, `machine_cost` the whole cost of a fleet's machines. `idle_seconds`,
-    `boot_seconds` and `machine_cost` are null without machines."""
+    `unpriced_seconds` of the busy and lost seconds ran on machines without a price, and `cost` is the cost of the
+    others. `machine_cost` is the whole cost of a fleet's machines. `idle_seconds`, `boot_seconds` and `machine_cost`
+    are null without machines."""
 
     name: str
     stage: OpenEnum[Stage] | None
     jobs: int
     busy_seconds: float
     lost_seconds: float
+    unpriced_seconds: float
     cost: float
     idle_seconds: float | None
     boot_seconds: float | None

@@ -10,12 +10,14 @@ from comfyrelay.protocol.user import DeliveryAttempts
 
 
 class OverviewNow(AnswerBody):
-    """The current load. `waiting` is the number of queued jobs that a worker that is online, or an autoscaled fleet,
-    can run; `unrunnable` is the number of all other queued jobs, which wait until a worker meets their requirements.
+    """The current load. `waiting` is the number of queued jobs that a worker or an autoscaled fleet can run;
+    `waiting_offline` is the number of those that only offline workers can run. `unrunnable` is the number of all other
+    queued jobs, which wait until a worker meets their requirements.
     `busy` is the number of slots that run a job, `slots` the number of all slots of online workers. `wait_hour_seconds`
     is the mean wait of the jobs that started in the last hour, or null."""
 
     waiting: int
+    waiting_offline: int
     unrunnable: int
     oldest_wait_seconds: float
     running: int

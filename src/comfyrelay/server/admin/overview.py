@@ -65,6 +65,7 @@ def _encode(message: StreamMessage[ChangedKinds]) -> str:
 def _now(now: CurrentLoad) -> wire.OverviewNow:
     return wire.OverviewNow.of(
         now.standing,
+        waiting_offline=now.waiting_offline,
         unrunnable=now.unrunnable,
         running=now.standing.busy,
         workers_online=now.standing.workers,

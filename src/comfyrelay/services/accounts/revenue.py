@@ -8,6 +8,7 @@ from comfyrelay.protocol.admin.revenue import Revenue
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central.autoscaling import usage
+from comfyrelay.store.central.autoscaling.usage import UsedTime
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
 
@@ -48,7 +49,7 @@ class RevenueReports:
         keys = sorted(costs.keys() | paid.keys())
         async with self._databases.central.read() as tx:
             names = await _names(tx, by, keys)
-        return [self._row(names.get(key, key), paid.get(key, (0, 0)), costs.get(key, (0.0, 0.0))) for key in keys]
+        return [self._row(names.get(key, key), paid.get(key, (0, 0)), costs.get(key, UsedTime())) for key in keys]
 
     async def _paid(self, shard: str, column: str, first: date, last: date) -> dict[str, tuple[int, int]]:
         begins = datetime.combine(first, time(), UTC)
@@ -56,10 +57,18 @@ class RevenueReports:
         async with self._databases.shard(shard).read() as tx:
             return await ledger.revenue_by(tx, column, begins=begins, ends=ends)
 
-    def _row(self, name: str, paid: tuple[int, int], used: tuple[float, float]) -> Revenue:
-        (jobs, tokens), (seconds, cost) = paid, used
+    def _row(self, name: str, paid: tuple[int, int], used: UsedTime) -> Revenue:
+        jobs, tokens = paid
         revenue = None if self._token_value is None else tokens * self._token_value
-        return Revenue(name=name, jobs=jobs, tokens=tokens, revenue=revenue, gpu_seconds=seconds, cost=cost)
+        return Revenue(
+            name=name,
+            jobs=jobs,
+            tokens=tokens,
+            revenue=revenue,
+            gpu_seconds=used.seconds,
+            unpriced_seconds=used.unpriced_seconds,
+            cost=used.cost,
+        )
 
 
 async def _names(tx: Tx, by: RevenueGrouping, keys: list[str]) -> dict[str, str]:

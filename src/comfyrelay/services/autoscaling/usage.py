@@ -56,12 +56,16 @@ class _FleetPrices:
     stage: str
     spec: MachineSpec
 
-    def price(self, machine: MachineRecord | None, instance_type: str | None = None) -> float:
-        """Return the price per hour of a machine, or else of its instance type in this fleet."""
+    def price(self, machine: MachineRecord | None, instance_type: str | None = None) -> float | None:
+        """Return the price per hour of a machine, or else of its instance type in this fleet. A machine without an
+        instance type has that of the fleet if there is only one."""
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
         name = machine.instance_type if machine is not None and machine.instance_type else instance_type
-        return next((known.price_per_hour for known in self.spec.instance_types if known.name == name), 0.0)
+        known = self.spec.instance_types
+        if name is None and len(known) == 1:
+            return known[0].price_per_hour
+        return next((each.price_per_hour for each in known if each.name == name), None)
 
 
 class UsageService:
@@ -104,7 +108,15 @@ class UsageService:
         for fleet_id, fleet in fleets.items():
             machines = [machine for machine in all_machines if machine.fleet_id == fleet_id]
             if machines or fleet_id in found:
-                nothing = UsageSum(name=fleet.slug, stage=fleet.stage, jobs=0, busy_seconds=0, lost_seconds=0, cost=0)
+                nothing = UsageSum(
+                    name=fleet.slug,
+                    stage=fleet.stage,
+                    jobs=0,
+                    busy_seconds=0,
+                    lost_seconds=0,
+                    unpriced_seconds=0,
+                    cost=0,
+                )
                 rows.append(_add_machine_time(found.get(fleet_id, nothing), fleet, machines, begins=begins, ends=ends))
         return rows
 
@@ -154,8 +166,9 @@ class UsageService:
                 costs[lease.lease_token] = 0.0
                 continue
             seconds = float(ran_seconds[lease.dispatch_id, lease.epoch])
-            slot_price = fleets[member.fleet_id].price(machines.get(lease.worker_id), member.instance_type)
-            costs[lease.lease_token] = cost = seconds * slot_price / max(1, member.slots) / 3600
+            price = fleets[member.fleet_id].price(machines.get(lease.worker_id), member.instance_type)
+            cost = None if price is None else seconds * price / max(1, member.slots) / 3600
+            costs[lease.lease_token] = cost or 0.0
             used = _increment(lease, member, seconds, cost)
             key = (used.day, used.fleet_id, used.workflow_id, used.tenant_id, used.effect_id)
             sums[key] = _plus(sums[key], used) if key in sums else used
@@ -178,7 +191,9 @@ class UsageService:
                 slots = fleet.spec.slots
                 unused = seconds * (slots if is_booting else max(0, slots - leases))
                 kind = UsageKind.BOOT if is_booting else UsageKind.IDLE
-                found.append(((fleet.slug, fleet.stage), kind, unused, unused / slots * fleet.price(machine) / 3600))
+                found.append(
+                    ((fleet.slug, fleet.stage), kind, unused, unused / slots * (fleet.price(machine) or 0.0) / 3600)
+                )
             return found
 
         for fleet, kind, seconds, cost in await self._databases.central.run(TransactionStep.USAGE, work):
@@ -202,7 +217,7 @@ class _UsageBatch:
     last_id: int | None
 
 
-def _increment(lease: UncountedLease, member: FleetMember, seconds: float, cost: float) -> UsageIncrement:
+def _increment(lease: UncountedLease, member: FleetMember, seconds: float, cost: float | None) -> UsageIncrement:
     is_completed = lease.outcome == Outcome.COMPLETED
     return UsageIncrement(
         day=lease.ended_at.astimezone(UTC).date().isoformat(),
@@ -213,7 +228,8 @@ def _increment(lease: UncountedLease, member: FleetMember, seconds: float, cost:
         jobs=int(is_completed),
         busy_seconds=seconds if is_completed else 0.0,
         lost_seconds=0.0 if is_completed else seconds,
-        cost=cost,
+        unpriced_seconds=seconds if cost is None else 0.0,
+        cost=cost or 0.0,
     )
 
 
@@ -223,6 +239,7 @@ def _plus(one: UsageIncrement, other: UsageIncrement) -> UsageIncrement:
         jobs=one.jobs + other.jobs,
         busy_seconds=one.busy_seconds + other.busy_seconds,
         lost_seconds=one.lost_seconds + other.lost_seconds,
+        unpriced_seconds=one.unpriced_seconds + other.unpriced_seconds,
         cost=one.cost + other.cost,
     )
 
@@ -245,6 +262,8 @@ def _add_machine_time(
 ) -> Usage:
     """Add the time of machines, which are billed from order to end. All time that is not busy, lost or boot time is
     idle."""
+    if not machines:
+        return _row(summed)
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0
     for machine in machines:
         ended_at = machine.ended_at or ends
@@ -252,7 +271,7 @@ def _add_machine_time(
         boot_seconds = _overlap(machine.ordered_at, registered_at, begins, ends)
         ready_seconds = _overlap(registered_at, ended_at, begins, ends)
         boot, ready = boot + boot_seconds * slots, ready + ready_seconds * slots
-        cost += (boot_seconds + ready_seconds) * fleet.price(machine) / 3600
+        cost += (boot_seconds + ready_seconds) * (fleet.price(machine) or 0.0) / 3600
     idle = max(0.0, ready - summed.busy_seconds - summed.lost_seconds)
     return _row(summed, idle=idle, boot=boot, machine_cost=cost)
 

@@ -63,7 +63,8 @@ class FleetProblems:
         named = {
             kind: [worker.worker_id for worker in places if worker.state == state] for kind, state in states.items()
         }
-        named[OutageKind.UNRUNNABLE] = ["queue"] if (await self._samples.now()).unrunnable else []
+        load = await self._samples.now()
+        named[OutageKind.UNRUNNABLE] = ["queue"] if load.unrunnable or load.waiting_offline else []
         named[OutageKind.LAUNCHES] = list(await self._failing_fleets())
         return [_outage(kind, name, now) for kind, names in named.items() for name in sorted(names)[:MAX_NAMED]]
 

@@ -45,7 +45,9 @@ MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 
 class CurrentLoad:
     standing: LoadSample
     hour: ActivityCounts
-    # The number of queued jobs that no worker can run.
+    # The number of waiting jobs that only offline workers can run.
+    waiting_offline: int
+    # The number of queued jobs that no worker can run, online or not.
     unrunnable: int
 
 
@@ -89,7 +91,7 @@ class Samples:
             if await samples.has_load(tx, minute) or await cursors.lock(tx, TURN) >= minute:
                 return
             await cursors.move(tx, TURN, minute)
-            load, _unrunnable = await self._load(tx)
+            load, _waiting_offline, _unrunnable = await self._load(tx)
             await samples.record_load(tx, minute, load)
 
         try:
@@ -111,29 +113,41 @@ class Samples:
     async def _read_now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
             minute = _minute(await tx.now())
-            standing, unrunnable = await self._load(tx)
+            standing, waiting_offline, unrunnable = await self._load(tx)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
-        return CurrentLoad(standing=standing, hour=hour.plus(self._counted), unrunnable=unrunnable)
+        return CurrentLoad(
+            standing=standing,
+            hour=hour.plus(self._counted),
+            waiting_offline=waiting_offline,
+            unrunnable=unrunnable,
+        )
 
-    async def _load(self, tx: Tx) -> tuple[LoadSample, int]:
-        """Return the load, and the number of queued jobs that no worker can run. These jobs do not count as waiting,
-        because they need an operator."""
-        waiting = await samples.waiting_jobs(tx)
-        runnable = await self._runnable(tx, waiting) if waiting else []
-        now = await tx.now()
-        online, slots = await samples.online_slots(tx, offline_seconds=self._offline_seconds)
+    async def _load(self, tx: Tx) -> tuple[LoadSample, int, int]:
+        """Return the load, the number of waiting jobs that only offline workers can run, and the number of queued jobs
+        that no worker can run. The last ones do not count as waiting, because they need an operator."""
+        queued = await samples.waiting_jobs(tx)
+        online = await self._runnable(tx, queued, offline_seconds=self._offline_seconds)
+        others = [group for group in queued if group not in online]
+        offline = await self._runnable(tx, others, offline_seconds=None)
+        runnable, now = [*online, *offline], await tx.now()
+        workers, slots = await samples.online_slots(tx, offline_seconds=self._offline_seconds)
         oldest = min((group.oldest_at for group in runnable), default=now)
         load = LoadSample(
-            waiting=sum(group.jobs for group in runnable),
+            waiting=_jobs(runnable),
             oldest_wait_seconds=max(0.0, (now - oldest).total_seconds()),
             busy=await samples.busy_slots(tx),
             slots=slots,
-            workers=online,
+            workers=workers,
         )
-        return load, sum(group.jobs for group in waiting) - load.waiting
+        return load, _jobs(offline), _jobs(queued) - load.waiting
 
-    async def _runnable(self, tx: Tx, waiting: Sequence[WaitingGroup]) -> list[WaitingGroup]:
-        """Return the jobs that an online worker or a machine of an autoscaled fleet can run."""
+    async def _runnable(
+        self, tx: Tx, waiting: Sequence[WaitingGroup], *, offline_seconds: float | None
+    ) -> list[WaitingGroup]:
+        """Return the jobs that a worker or a machine of an autoscaled fleet can run. Without `offline_seconds`, the
+        worker may be offline."""
+        if not waiting:
+            return []
         scaled = {
             fleet.id: fleet
             for fleet in await observations.all_fleets(tx)
@@ -144,7 +158,10 @@ class Samples:
             for fleet_id, mapped in (await fleets.workflows_of(tx, list(scaled))).items()
             for workflow_id in mapped
         }
-        able = {stage: await self._serving(tx, stage) for stage in {group.stage for group in waiting}}
+        able = {
+            stage: await bursts.serving(tx, stage=stage, offline_seconds=offline_seconds)
+            for stage in {group.stage for group in waiting}
+        }
         ids = [worker.worker_id for found in able.values() for worker in found]
         unmet = await missing_requirements.pairs_of(tx, ids)
 
@@ -157,9 +174,6 @@ class Samples:
             )
 
         return [group for group in waiting if is_runnable(group)]
-
-    async def _serving(self, tx: Tx, stage: str) -> list[bursts.ServingWorker]:
-        return await bursts.serving(tx, stage=stage, offline_seconds=self._offline_seconds)
 
     async def series(self, range_: Range) -> Series:
         """Return all intervals of a range up to now."""
@@ -174,6 +188,10 @@ class Samples:
             at=[datetime.fromtimestamp(number * interval * 60, UTC) for number in numbers],
             times=[found.get(number) for number in numbers],
         )
+
+
+def _jobs(groups: Sequence[WaitingGroup]) -> int:
+    return sum(group.jobs for group in groups)
 
 
 def _minute(at: datetime) -> int:

@@ -70,7 +70,7 @@ class WaitingDispatch(NamedTuple):
 
 
 class ServingWorker(NamedTuple):
-    """An online worker. `providers` is `None` if the worker reports none."""
+    """A worker that gets jobs while it is online. `providers` is `None` if the worker reports none."""
 
     worker_id: str
     fleet_id: int
@@ -188,10 +188,10 @@ def _select_waiting(source: FromClause) -> Select[Any]:
     return query.select_from(joined.outerjoin(tenants, tenants.c.id == d.c.tenant_id))
 
 
-async def serving(tx: Tx, *, stage: str, offline_seconds: float) -> list[ServingWorker]:
-    """Return the workers of a stage that can get jobs."""
+async def serving(tx: Tx, *, stage: str, offline_seconds: float | None) -> list[ServingWorker]:
+    """Return the workers of a stage that can get jobs; without `offline_seconds`, also those that are offline."""
     w = workers.c
-    is_online = w.last_seen_at >= relay_now(-offline_seconds)
+    is_online = true() if offline_seconds is None else w.last_seen_at >= relay_now(-offline_seconds)
     query = select(w.worker_id, w.fleet_id, w.max_concurrency, w.providers).order_by(w.worker_id)
     is_able = is_online & w.unavailable_since.is_(None)
     rows = (await tx.execute(query.where(w.stage == stage, w.is_approved, ~w.is_draining, is_able))).all()

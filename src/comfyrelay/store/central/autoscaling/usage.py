@@ -21,7 +21,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into, rows_table, update_rows, with_rows
 from comfyrelay.store.types import json_value, sql_literal
 
-_AMOUNTS = ("jobs", "busy_seconds", "lost_seconds", "cost")
+_AMOUNTS = ("jobs", "busy_seconds", "lost_seconds", "unpriced_seconds", "cost")
 
 
 class LeaseEvent(NamedTuple):
@@ -61,6 +61,7 @@ class UsageIncrement:
     jobs: int
     busy_seconds: float
     lost_seconds: float
+    unpriced_seconds: float
     cost: float
 
 
@@ -71,6 +72,7 @@ class UsageSum:
     jobs: int
     busy_seconds: float
     lost_seconds: float
+    unpriced_seconds: float
     cost: float
 
 
@@ -152,15 +154,25 @@ async def by_tenant(tx: Tx, *, first_day: str, last_day: str) -> list[UsageSum]:
     return [_usage_sum(row) for row in await tx.execute(query)]
 
 
-async def cost_by(tx: Tx, column: str, *, first_day: str, last_day: str) -> dict[str, tuple[float, float]]:
+class UsedTime(NamedTuple):
+    seconds: float = 0.0
+    unpriced_seconds: float = 0.0
+    cost: float = 0.0
+
+
+async def cost_by(tx: Tx, column: str, *, first_day: str, last_day: str) -> dict[str, UsedTime]:
     """Return seconds and cost by day, tenant or effect."""
     key = usage.c[column]
     sums = (
         func.sum(usage.c.busy_seconds + usage.c.lost_seconds).label("seconds"),
+        func.sum(usage.c.unpriced_seconds).label("unpriced_seconds"),
         func.sum(usage.c.cost).label("cost"),
     )
     query = select(key.label("key"), *sums).where(usage.c.day.between(first_day, last_day)).group_by(key)
-    return {str(row.key): (float(row.seconds), float(row.cost)) for row in await tx.execute(query)}
+    return {
+        str(row.key): UsedTime(float(row.seconds), float(row.unpriced_seconds), float(row.cost))
+        for row in await tx.execute(query)
+    }
 
 
 def sums_query(first_day: str, last_day: str, *columns: Any) -> Select[Any]:
@@ -177,6 +189,7 @@ def _usage_sum(row: Any) -> UsageSum:
         jobs=int(row.jobs),
         busy_seconds=float(row.busy_seconds),
         lost_seconds=float(row.lost_seconds),
+        unpriced_seconds=float(row.unpriced_seconds),
         cost=float(row.cost),
     )
 

@@ -81,7 +81,8 @@ workflow_durations = Table(
 usage = Table(
     "usage",
     metadata,
-    # Usage per day: seconds of successful and of failed leases, and the cost of both.
+    # Usage per day: seconds of successful and of failed leases, the seconds of both on machines without a price, and
+    # the cost of the others.
     Column("day", Text, primary_key=True),
     Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
     Column("workflow_id", BigInteger, primary_key=True),
@@ -91,6 +92,7 @@ usage = Table(
     Column("jobs", BigInteger, nullable=False),
     Column("busy_seconds", Float, nullable=False),
     Column("lost_seconds", Float, nullable=False),
+    Column("unpriced_seconds", Float, nullable=False),
     Column("cost", Float, nullable=False),
 )
 

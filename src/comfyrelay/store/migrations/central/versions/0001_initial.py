@@ -588,6 +588,7 @@ def _create_autoscaling() -> None:
         sa.Column("jobs", sa.BigInteger(), nullable=False),
         sa.Column("busy_seconds", sa.Float(), nullable=False),
         sa.Column("lost_seconds", sa.Float(), nullable=False),
+        sa.Column("unpriced_seconds", sa.Float(), nullable=False),
         sa.Column("cost", sa.Float(), nullable=False),
     )
 
