@@ -285,6 +285,7 @@ class Effect(PublicEffect):
 
     id: int
     properties: list[Input]
+    price_needs_input: Annotated[bool, Field(description="whether the price depends on the primary input")]
     workflow_slug: Annotated[str, Field(description="slug of the workflow; you can filter the job list by it")]
     output_extension: str
     # This changes with each job, so it would tell visitors how busy the server is.

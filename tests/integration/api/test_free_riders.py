@@ -13,7 +13,13 @@ import pytest
 
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
 from tests.support.api_calls import complete, fail, lease, submit, upload
-from tests.support.media_samples import image, mkv_that_claims, video
+from tests.support.media_samples import (
+    image,
+    mkv_that_claims,
+    png_with_default_image,
+    png_with_two_sizes,
+    video,
+)
 from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -264,9 +270,11 @@ class TestJobs:
             (image("GIF", frames=2), "This image is animated. Upload a single picture."),
             (image("WEBP", frames=2), "This image is animated. Upload a single picture."),
             (image("PNG", frames=2), "This image is animated. Upload a single picture."),
+            (png_with_default_image(), "This image is animated. Upload a single picture."),
+            (png_with_two_sizes((16, 16), (1200, 900)), "This image has more than 1 megapixels."),
             (b"no image", "cat.png: The file is not a readable image."),
         ],
-        ids=["tiff", "avif", "gif", "webp", "apng", "text"],
+        ids=["tiff", "avif", "gif", "webp", "apng", "default image", "two sizes", "text"],
     )
     async def test_image_is_measured_in_every_format(
         self, api: Api, data: bytes, problem: str, price: dict[str, Any]

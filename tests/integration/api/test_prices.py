@@ -96,6 +96,34 @@ async def test_input_is_measured_by_the_server(api: Api) -> None:
     assert await balance(user) == 100
 
 
+async def test_price_that_does_not_depend_on_the_input_is_known_before_the_upload(api: Api) -> None:
+    user, admin = await api.user(), await root(api)
+    effect_id = await offer(api, admin, credits_cost=1, price_formula="2 * steps", max_credits_cost=60)
+    assert (await user.get("/api/effects/e"))["price_needs_input"] is False
+    body = {"effect_id": effect_id, "input_payload": {"steps": 4}}
+    assert await user.post("/api/ai-jobs/price", body) == {"tokens": 8}
+    problem_of(await user.call("POST", "/api/ai-jobs", {**body, "idempotency_key": "k", "expected_tokens": 8}), 422)
+    await admin.call("PATCH", "/api/admin/effects/e", {"price_formula": "steps + megapixels"})
+    assert (await user.get("/api/effects/e"))["price_needs_input"] is True
+    problem = problem_of(await user.call("POST", "/api/ai-jobs/price", body), 422)
+    assert problem["errors"] == {"photo": "This input is required: send input_file_id or video_id."}
+
+
+async def test_price_is_known_without_a_required_text(api: Api) -> None:
+    user, admin = await api.user(), await root(api)
+    effect_id = await offer(
+        api, admin, credits_cost=1, price_formula="steps + 1000000 * megapixels", max_credits_cost=99
+    )
+    prompt = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "required": True, "user_configurable": True}
+    graph = {**GRAPH, "4": {"class_type": "Text", "inputs": {"text": "{{PROMPT}}"}}}
+    change = {"graph": graph, "properties": [PHOTO, STEPS, WIDTH, prompt]}
+    assert (await admin.call("PATCH", "/api/admin/workflows/w", change)).is_success
+    body = {"effect_id": effect_id, "input_file_id": await upload(user)}
+    assert await user.post("/api/ai-jobs/price", body) == {"tokens": 72}
+    problem = problem_of(await user.call("POST", "/api/ai-jobs", {**body, "idempotency_key": "k"}), 422)
+    assert "prompt" in problem["errors"]
+
+
 async def test_changed_price_is_refused_with_the_new_one(api: Api) -> None:
     user, admin = await api.user(tokens=100), await root(api)
     effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)

@@ -124,6 +124,38 @@ def test_possible_division_by_zero_is_refused(formula: str, is_safe: bool) -> No
             check_price(**wanted, properties=properties)
 
 
+@pytest.mark.parametrize("formula", ["-5 * steps", "0 * steps", "steps - 50", "1", "min(1, steps)"])
+def test_formula_that_never_reaches_the_minimum_is_refused(formula: str) -> None:
+    wanted: dict[str, Any] = {"price_formula": formula, "max_credits_cost": 90}
+    properties = [number("steps", minimum=1, maximum=50)]
+    with pytest.raises(InvalidInput) as refused:
+        check_price(credits_cost=2, **wanted, properties=properties)
+    assert "the price would always be 2" in refused.value.errors["price_formula"]
+
+
+def test_formula_that_is_always_zero_is_refused_without_a_minimum() -> None:
+    with pytest.raises(InvalidInput):
+        check_price(credits_cost=0, price_formula="0 * 5", max_credits_cost=9, properties=[])
+    check_price(credits_cost=0, price_formula="0.1", max_credits_cost=9, properties=[])
+
+
+@pytest.mark.parametrize(
+    ("key", "is_rate"),
+    [("fps", True), ("create_video_fps", True), ("video_frame_rate_2", True), ("fps_mode", False), ("rate", False)],
+)
+def test_seconds_are_frames_divided_by_the_frame_rate(key: str, is_rate: bool) -> None:
+    frames = number("frames", role="length", minimum=1, maximum=161)
+    rate = number(key, minimum=1, maximum=60)
+    facts = facts_of([Value(property=frames, value=48), Value(property=rate, value=16)], InputFacts())
+    assert facts.get("seconds") == (3 if is_rate else None)
+    price: dict[str, Any] = {"credits_cost": 1, "price_formula": "2 * seconds", "max_credits_cost": 90}
+    if is_rate:
+        check_price(**price, properties=[frames, rate])
+    else:
+        with pytest.raises(InvalidInput):
+            check_price(**price, properties=[frames, rate])
+
+
 def test_formula_needs_a_maximum_above_its_minimum() -> None:
     for maximum in (None, 4):
         with pytest.raises(InvalidInput) as refused:

@@ -1,5 +1,7 @@
 """The price of an effect: fixed, or a formula of what a job does, between a minimum and a maximum."""
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -10,7 +12,8 @@ from comfyrelay.domain.prices.limits import MAX_MEGAPIXELS, MAX_SECONDS, PIXELS,
 from comfyrelay.domain.properties import Property, PropertyType, Role, Value
 from comfyrelay.errors import InvalidInput
 
-FRAME_RATES = ("fps", "frame_rate")
+# The key of a frame rate, such as `fps`, `create_video_fps` or `fps_2`. The form in the web app uses the same pattern.
+_FRAME_RATE = re.compile(r"(^|_)(fps|frame_rate)(_\d+)?$", re.ASCII)
 # Names that a formula can use, in addition to the keys of number properties.
 FACTS = ("seconds", "frames", "megapixels", "steps")
 _ROLES = {"frames": Role.LENGTH, "steps": Role.STEPS}
@@ -52,7 +55,7 @@ def facts_of(values: Sequence[Value], measured: InputFacts) -> dict[str, Fractio
     facts = {prop.key: number for prop, number in numbers}
     by_role = {role: [number for prop, number in numbers if prop.role is role] for role in Role}
     facts |= {name: max(by_role[role]) for name, role in _ROLES.items() if by_role[role]}
-    rates = [number for prop, number in numbers if prop.key in FRAME_RATES and number > 0]
+    rates = [number for prop, number in numbers if _is_frame_rate(prop) and number > 0]
     if by_role[Role.DURATION]:
         facts["seconds"] = max(by_role[Role.DURATION])
     elif by_role[Role.LENGTH] and rates:
@@ -104,7 +107,10 @@ def check_price(
     if unknown := sorted(formula.names - ranges.keys()):
         text = f"This workflow has no {', '.join(unknown)}. Use: {', '.join(sorted(ranges)) or 'numbers only'}."
         raise InvalidInput(errors={"price_formula": text})
-    formula.check_divisions(ranges)
+    highest = math.ceil(formula.highest(ranges))
+    if highest < max(credits_cost, 1):
+        text = f"This is at most {highest}, so the price would always be {credits_cost}. Set a fixed price instead."
+        raise InvalidInput(errors={"price_formula": text})
 
 
 def _available(properties: Iterable[Property], *, has_input: bool) -> dict[str, Interval]:
@@ -116,13 +122,17 @@ def _available(properties: Iterable[Property], *, has_input: bool) -> dict[str, 
     found |= {names[prop.role]: _range(prop) for prop in numbers if prop.role in names}
     roles = {prop.role for prop in numbers}
     anything = Interval(Fraction(0), Fraction(MAX_SECONDS))
-    has_rate = any(prop.key in FRAME_RATES for prop in numbers)
+    has_rate = any(map(_is_frame_rate, numbers))
     inputs = {prop.type for prop in properties if prop.is_primary_input} if has_input else set()
     if Role.DURATION in roles or (Role.LENGTH in roles and has_rate) or inputs & {"video", "audio"}:
         found["seconds"] = anything
     if Role.MEGAPIXELS in roles or {Role.WIDTH, Role.HEIGHT} <= roles or inputs & {"image", "video"}:
         found["megapixels"] = Interval(Fraction(0), Fraction(MAX_MEGAPIXELS))
     return found
+
+
+def _is_frame_rate(prop: Property) -> bool:
+    return _FRAME_RATE.search(prop.key) is not None
 
 
 def _range(prop: Property) -> Interval:

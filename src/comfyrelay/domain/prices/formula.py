@@ -63,10 +63,11 @@ class Formula:
             return maximum
         return max(minimum, min(maximum, math.ceil(price)))
 
-    def check_divisions(self, ranges: Mapping[str, Interval]) -> None:
-        """Raise `InvalidInput` if a divisor is zero for some values in these ranges."""
+    def highest(self, ranges: Mapping[str, Interval]) -> Fraction:
+        """Return a value that the formula does not exceed for values in these ranges. Raises `InvalidInput` if a
+        divisor is zero for some of them."""
         try:
-            _evaluate(self._root, ranges, _INTERVAL_OPERATORS, number=lambda value: Interval(value, value))
+            return _evaluate(self._root, ranges, _INTERVAL_OPERATORS, number=lambda value: Interval(value, value)).high
         except _DivisionByZero:
             raise _invalid("It may divide by zero. Use max(1, …) for the divisor.") from None
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.domain.prices.effects import needs_input
 from comfyrelay.domain.properties import Property, defaults
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import NotFound
@@ -19,6 +20,7 @@ from comfyrelay.store.central.library import UsableEffect
 class OfferedEffect:
     effect: EffectRecord
     inputs: Sequence[Input]
+    price_needs_input: bool
     workflow_slug: str
     output_mime_type: str
     output_extension: str
@@ -48,6 +50,7 @@ class Library:
         return OfferedEffect(
             effect=offer.effect,
             inputs=inputs_of(offer.workflow, offer.effect.property_overrides),
+            price_needs_input=needs_input(offer.effect, offer.workflow.parsed_properties),
             workflow_slug=offer.workflow.slug,
             output_mime_type=offer.workflow.output_mime_type,
             output_extension=offer.workflow.output_extension,

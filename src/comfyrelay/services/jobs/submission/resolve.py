@@ -11,10 +11,10 @@ from comfyrelay.comfyui.graphs.graph import Graph, input_texts
 from comfyrelay.comfyui.graphs.placeholders import placeholders_of
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
-from comfyrelay.domain.prices.effects import price_of
+from comfyrelay.domain.prices.effects import needs_input, price_of
 from comfyrelay.domain.prices.limits import InputFacts, check_inputs
 from comfyrelay.domain.prices.metered import MeteredPrice
-from comfyrelay.domain.properties import Property, Role, Value, defaults, resolve
+from comfyrelay.domain.properties import Property, PropertyType, Role, Value, defaults, resolve
 from comfyrelay.domain.queue.customer_texts import NOT_AVAILABLE
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
@@ -241,10 +241,12 @@ class Resolver:
         return new
 
     async def find_price(self, shard: Database, request: JobRequest) -> int:
-        """Return the tokens that a job would reserve."""
+        """Return the tokens that a job would reserve. Inputs that do not change the price may be missing."""
         target = await self.find_target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
+        if target.effect is not None:
+            target = replace(target, properties=_required_for_price(target.effect, target.properties))
         found = await self.load_media(shard, request.tenant_id, [request.item], target)
         [job] = await self.build_jobs([request], target, found, request_digest="")
         return job.reserved_tokens
@@ -395,6 +397,17 @@ class Resolver:
         if target.own_inputs is not None:
             target.own_inputs.check(payload.values)
         return values, primary, payload
+
+
+def _required_for_price(effect: EffectRecord, properties: Sequence[Property]) -> list[Property]:
+    """Require only numbers and, if the price depends on it, the primary input."""
+    is_measured = needs_input(effect, properties)
+    return [
+        prop
+        if prop.type is PropertyType.NUMBER or (prop.is_primary_input and is_measured)
+        else replace(prop, required=False)
+        for prop in properties
+    ]
 
 
 def _price(target: Target, values: Sequence[Value], measured: InputFacts | None) -> int:
