@@ -128,7 +128,7 @@ SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class AlertRule(BaseModel):
-    """The receivers of alerts of one kind. After an alert, the rule sends no more for `quiet_minutes`."""
+    """The receivers of alerts of one kind. A reported problem is not reported again for `quiet_minutes`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

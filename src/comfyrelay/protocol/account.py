@@ -10,10 +10,13 @@ from comfyrelay.protocol.user import Password, ResetToken
 
 
 class SignUpByMail(Request):
-    model_config = example(email="ada@example.com", name="Ada")
+    """`to` is the page of the web app to open with the new account."""
+
+    model_config = example(email="ada@example.com", name="Ada", to="/studio/effects/clip")
 
     email: Email
     name: Line | None = None
+    to: Annotated[str, Field(max_length=2000, pattern=r"^/([^/\\\x00-\x1f][^\x00-\x1f]*)?$")] | None = None
 
 
 class ForgottenPassword(Request):

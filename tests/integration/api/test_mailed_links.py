@@ -101,6 +101,21 @@ class TestSigningUp:
         assert mail["Subject"] == "You have an account on relay.test"
         assert "#" not in mail.get_content()
 
+    async def test_mailed_link_leads_back_to_the_page(self, api: Api, mailbox: Mailbox) -> None:
+        await sign_up(api, to="/studio/effects/clip?step=1")
+        await api.engine.accounts.mailer.run_once()
+        link = await mailbox.next_link(ADA)
+        assert "/reset?to=%2Fstudio%2Feffects%2Fclip%3Fstep%3D1#" in link
+        data_of(await set_password(api, secret_in(link)))
+        await sign_up(api, to="/studio/effects/clip")
+        await api.engine.accounts.mailer.run_once()
+        assert (await mailbox.next_link(ADA)).endswith("/sign-in?to=%2Fstudio%2Feffects%2Fclip")
+
+    @pytest.mark.parametrize("to", ["https://evil.example", "//evil.example", "/\\evil.example", "studio"])
+    async def test_mailed_link_leads_to_no_other_site(self, api: Api, to: str) -> None:
+        response = await api.anonymous.call("POST", "/api/sign-up", {"email": ADA, "to": to})
+        assert "to" in problem_of(response, 422)["errors"]
+
     async def test_sign_up_with_a_password_is_refused(self, api: Api) -> None:
         body = {"email": ADA, "password": PASSWORD}
         assert "by mail" in problem_of(await api.anonymous.call("POST", "/api/register", body), 403)["detail"]

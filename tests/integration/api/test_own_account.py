@@ -75,7 +75,9 @@ class TestPassword:
         user = await mailing_api.user(ADA)
         await user.post("/api/account/password", {"current_password": PASSWORD, "new_password": NEW_PASSWORD})
         await mailing_api.engine.accounts.mailer.run_once()
-        assert (await mailbox.next())["Subject"] == "Your password on relay.test was changed"
+        mail = await mailbox.next()
+        assert mail["Subject"] == "Your password on relay.test was changed"
+        assert "http://relay.test/forgot" in mail.get_content()
 
 
 class TestEmail:

@@ -81,7 +81,7 @@ async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:
     Where: `desk/scripts/runner.py`
     """
     source = SCRIPT.read_bytes()
-    assert b"comfyrelay" not in source.lower().replace(b"without comfyrelay", b"")
+    assert b"comfyrelay" not in source.lower().replace(b"but not comfyrelay", b"")
     job_id = await desk.script()
     assert (await desk.ended(job_id)).status == "completed"
     assert SCRIPT.read_bytes() == source

@@ -285,6 +285,7 @@ async def test_completed_job_is_shown_refunded_and_run_again_for_free(admin: Pag
     await expect(admin.get_by_text(re.compile(r"^Refunded \d+ token")).first).to_be_visible()
     await expect(seen.get_by_role("button", name=re.compile("^Refund"))).to_have_count(0)
     await seen.get_by_role("button", name="Run again for free").click()
+    await confirm(admin, "Run again for free", says="pays nothing")
     await expect(admin.get_by_text("Runs again as job").first).to_be_visible()
     [newest] = (await system.admin("GET", "/dispatches?limit=1"))["items"]
     await system.completed(newest["job_id"])

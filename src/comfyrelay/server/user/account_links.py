@@ -96,7 +96,7 @@ async def sign_up(body: account_wire.SignUpByMail, request: Request, context: Co
     """Mail a link that creates an account. The response is the same if the address already has an account."""
     context.sign_ins.check(address_of(request), normalize_email(body.email))
     require_open_sign_up(context)
-    await context.engine.accounts.mailed_links.request_account(body.email, name=body.name)
+    await context.engine.accounts.mailed_links.request_account(body.email, name=body.name, to=body.to)
     return Answer(data=None, message=LOOK_AT_MAIL)
 
 

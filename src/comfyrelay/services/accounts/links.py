@@ -4,6 +4,7 @@ import base64
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlencode
 
 import structlog
 
@@ -47,6 +48,11 @@ class NewLink:
     is_mailed: bool
 
 
+def query_to(page: str | None) -> str:
+    """Return the query that makes the web app open this page after signing in."""
+    return "" if page is None else f"?{urlencode({'to': page})}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkedAccount:
     """The account that a link is for. A link that creates an account has no user yet."""
@@ -65,9 +71,9 @@ class AccountLinks:
         self._mailer = mailer
         self._base_url = base_url
 
-    def password_url(self, secret: str) -> str:
+    def password_url(self, secret: str, *, to: str | None = None) -> str:
         # Browsers do not send the part after `#`, so no log contains the secret.
-        return f"{self._base_url}/reset#{secret}"
+        return f"{self._base_url}/reset{query_to(to)}#{secret}"
 
     async def invite(
         self, *, email: str, name: str | None = None, is_admin: bool = False, by: User | None = None

@@ -66,11 +66,12 @@ def changed_email_mail(new_email: str, *, studio: str) -> Mail:
     )
 
 
-def changed_password_mail(*, studio: str) -> Mail:
+def changed_password_mail(url: str, *, studio: str) -> Mail:
     return _mail(
         f"Your password on {studio} was changed",
         f"The password of your account on {studio} was changed. All other sessions have ended.",
-        "If it was not you, ask for a new password at once.",
+        "If it was not you, ask for a new password at once:",
+        url,
     )
 
 

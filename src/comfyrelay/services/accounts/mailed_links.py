@@ -11,7 +11,7 @@ import structlog
 from comfyrelay.domain.credentials import email_problem, normalize_email
 from comfyrelay.domain.queue.states import LinkKind
 from comfyrelay.errors import Conflict, InvalidInput
-from comfyrelay.services.accounts.links import RESET_SECONDS, AccountLinks
+from comfyrelay.services.accounts.links import RESET_SECONDS, AccountLinks, query_to
 from comfyrelay.services.accounts.mail_texts import Mail, already_registered_mail, reset_mail, sign_up_mail
 from comfyrelay.services.accounts.mailer import Mailer
 from comfyrelay.services.accounts.sign_in import hash_secret
@@ -56,8 +56,8 @@ class MailedLinks:
 
         await self._request(email, work)
 
-    async def request_account(self, email: str, *, name: str | None = None) -> None:
-        """Mail a link that creates an account, or a hint if the account exists."""
+    async def request_account(self, email: str, *, name: str | None = None, to: str | None = None) -> None:
+        """Mail a link that creates an account, or a hint if the account exists. `to` is the page to open afterwards."""
 
         async def work(tx: Tx, address: str, secret: str) -> Mail | None:
             is_known = await tenants.by_email(tx, address) is not None
@@ -70,8 +70,8 @@ class MailedLinks:
                 name=name,
             )
             if is_known:
-                return already_registered_mail(f"{self._base_url}/sign-in", studio=self._mailer.studio)
-            return sign_up_mail(self._links.password_url(secret), studio=self._mailer.studio)
+                return already_registered_mail(f"{self._base_url}/sign-in{query_to(to)}", studio=self._mailer.studio)
+            return sign_up_mail(self._links.password_url(secret, to=to), studio=self._mailer.studio)
 
         await self._request(email, work)
 

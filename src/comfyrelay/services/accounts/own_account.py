@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import LinkKind
 from comfyrelay.domain.records.accounts import SESSION, LinkRecord, User
 from comfyrelay.errors import Conflict, InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts import mail_texts
-from comfyrelay.services.accounts.links import EXPIRED_MAIL, RESET_SECONDS
+from comfyrelay.services.accounts.links import RESET_SECONDS
 from comfyrelay.services.accounts.mailed_links import MAX_MAILS, PER_SECONDS
 from comfyrelay.services.accounts.mailer import Mailer
 from comfyrelay.services.accounts.sign_in import SignIn, hash_secret
@@ -22,6 +22,10 @@ from comfyrelay.store.database import Tx
 log = structlog.get_logger(__name__)
 
 WRONG_PASSWORD = "This is not your current password."
+EXPIRED_EMAIL = (
+    "This link was already used, has expired, or ended when the password was changed. Change the address again in your "
+    "account."
+)
 TAKEN = "This address cannot be used. Choose another one."
 ONLY_ADMIN = "This is the only administrator. Make another user administrator first."
 
@@ -48,7 +52,8 @@ class OwnAccount:
             await tenants.set_password(tx, user.id, hashed)
             await api_tokens.revoke_all(tx, user.id, name=SESSION, except_hash=hash_secret(kept_session))
             await account_links.invalidate_links(tx, user.id)
-            await self._mailer.add(tx, user.email, mail_texts.changed_password_mail(studio=self._mailer.studio))
+            mail = mail_texts.changed_password_mail(f"{self._base_url}/forgot", studio=self._mailer.studio)
+            await self._mailer.add(tx, user.email, mail)
 
         await self._databases.central.run(TransactionStep.TENANT, work)
         self._mailer.wakeup.notify()
@@ -117,7 +122,7 @@ class OwnAccount:
             user = await self._databases.central.run(TransactionStep.TENANT, work)
         except Conflict:
             # Another account has taken the address in the meantime.
-            raise NotFound(EXPIRED_MAIL) from None
+            raise NotFound(EXPIRED_EMAIL) from None
         self._mailer.wakeup.notify()
         log.info("account.email_confirmed", user_id=user.id)
         return user
@@ -165,5 +170,5 @@ async def _confirmation(tx: Tx, link: LinkRecord | None) -> tuple[User, str]:
     """Return the user of a link and the new address."""
     user = await tenants.user(tx, link.user_id) if link is not None and link.user_id is not None else None
     if link is None or link.email is None or user is None or await tenants.is_disabled(tx, user.id):
-        raise NotFound(EXPIRED_MAIL)
+        raise NotFound(EXPIRED_EMAIL)
     return user, link.email
