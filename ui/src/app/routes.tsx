@@ -236,6 +236,7 @@ const catalogue = createRoute({
 const reset = createRoute({
   getParentRoute: () => root,
   path: "/reset",
+  validateSearch: searchFields("to"),
   component: lazyPage(() => import("@/areas/entry/reset")),
 });
 

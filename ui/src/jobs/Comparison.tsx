@@ -65,9 +65,9 @@ interface BareProps {
 /** Media without controls, which would cover the slider. */
 export function Bare({ file, name, sync, hasSound = false }: BareProps) {
   const video = useRef<HTMLVideoElement>(null);
-  const { url, onError } = useFileUrl(file.url);
+  const { url, isBroken, onError } = useFileUrl(file.url);
   useEffect(() => (video.current && sync ? sync.add(video.current) : undefined), [sync]);
-  if (kindOf(file.mime_type) !== "video") return <Media file={file} name={name} isWhole />;
+  if (isBroken || kindOf(file.mime_type) !== "video") return <Media file={file} name={name} isWhole />;
   return (
     <video
       ref={video}

@@ -4,7 +4,7 @@ import { explainError } from "./errors";
 import { sortedValues } from "./inputs";
 import { jobTitle } from "./job";
 import { selectedFile } from "./outputs";
-import { describeProgress } from "./progress";
+import { describeProgress, leftText } from "./progress";
 import { curlCommand, shellCommand } from "./rerun";
 
 const value = (key: string, more: Partial<InputValue> = {}): InputValue => ({
@@ -59,6 +59,11 @@ it("progress shows the node, step and remaining time that the worker reports", (
 it("a job beyond its usual time is almost done only in its last steps", () => {
   const textOf = (step: number) => describeProgress({ value: 0.5, step, steps: 30 }, 0).text;
   expect([textOf(2), textOf(29)]).toEqual(["step 2 of 30 · longer than usual", "step 29 of 30 · almost done"]);
+  expect([leftText(0, 0.51), leftText(0, 0.9), leftText(12, 0.1)]).toEqual([
+    "longer than usual",
+    "almost done",
+    "12 s left",
+  ]);
   expect(describeProgress({ value: 0.5, node: "VAEDecode" }, 0).text).toBe("VAEDecode · almost done");
 });
 

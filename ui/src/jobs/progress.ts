@@ -18,10 +18,10 @@ export function isStartingAgain(job: Pick<Job, "progress">): boolean {
 /** A job with fewer steps done is not shown as almost done, even if its usual time is over. */
 const LAST_STEPS = 0.8;
 
-/** The estimated remaining time of a job. */
-export function leftText(seconds: number, step: number, steps: number): string {
+/** The estimated remaining time of a job of which this part is done, if known. */
+export function leftText(seconds: number, part: number | null): string {
   if (seconds >= 1) return queue.left(duration(seconds));
-  return steps && step / steps < LAST_STEPS ? queue.longer : queue.almost;
+  return part !== null && part < LAST_STEPS ? queue.longer : queue.almost;
 }
 
 /** The progress of a running job, as its worker reports it. */
@@ -36,7 +36,7 @@ export function describeProgress(progress: Job["progress"], leftSeconds?: number
   const isEstimated = given.is_estimated === true && value !== null;
   if (isEstimated) parts.push(queue.estimated(value));
   if (typeof leftSeconds === "number") {
-    parts.push(leftText(leftSeconds, step, steps));
+    parts.push(leftText(leftSeconds, steps ? step / steps : null));
   }
   const text = parts.join(" · ") || queue.starting;
   return isEstimated ? { value, text, isEstimated } : { value, text };

@@ -1,13 +1,14 @@
 // Images, videos, audio and text, as thumbnails or in full.
 
-import { AudioLines, FileQuestion, FileText, ImageOff } from "lucide-react";
+import { AudioLines } from "lucide-react";
 import { useEffect, useState } from "react";
 import { here } from "@/api/client";
 import { useLatest } from "@/lib/use-latest";
-import { clock, common } from "@/texts/common";
+import { clock } from "@/texts/common";
 import { classes } from "./classes";
 import { useFileUrl } from "./file-url";
 import styles from "./Media.module.css";
+import { Unavailable } from "./Unavailable";
 
 export type MediaKind = "image" | "video" | "audio" | "text" | "other";
 
@@ -49,7 +50,7 @@ export function Media({ file, name, isWhole = false, playsOnHover = !isWhole }: 
   return (
     <div className={classes(styles.media, isWhole && styles.whole)}>
       {isBroken ? (
-        <Unavailable kind={kind} />
+        <Unavailable kind={kind} url={url} />
       ) : kind === "image" ? (
         <img src={here(url)} alt={name} loading="lazy" decoding="async" draggable={false} onError={onError} />
       ) : kind === "video" ? (
@@ -58,7 +59,7 @@ export function Media({ file, name, isWhole = false, playsOnHover = !isWhole }: 
         isWhole ? (
           <audio className={styles.audio} src={here(url)} controls preload="metadata" onError={onError} />
         ) : (
-          <span className={styles.unavailable}>
+          <span className={styles.sound}>
             <AudioLines role="img" aria-label={name} />
           </span>
         )
@@ -71,16 +72,6 @@ export function Media({ file, name, isWhole = false, playsOnHover = !isWhole }: 
         <span className={styles.length}>{clock(file.seconds)}</span>
       )}
     </div>
-  );
-}
-
-function Unavailable({ kind }: { kind: MediaKind }) {
-  const Icon = kind === "other" ? FileQuestion : kind === "text" ? FileText : ImageOff;
-  return (
-    <span className={styles.unavailable}>
-      <Icon aria-hidden />
-      {kind === "other" ? common.media.noPreview : common.media.gone}
-    </span>
   );
 }
 

@@ -7,6 +7,7 @@ import { IconButton } from "./Button";
 import { useFileUrl } from "./file-url";
 import type { MediaFile } from "./Media";
 import styles from "./Player.module.css";
+import { Unavailable } from "./Unavailable";
 
 /** Controls a player from outside, to keep several in sync. */
 export interface PlayerHandle {
@@ -37,7 +38,7 @@ export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onT
   const [time, setTime] = useState(0);
   const [length, setLength] = useState(file.seconds ?? 0);
   const { media } = common;
-  const { url, onError } = useFileUrl(file.url);
+  const { url, isBroken, onError } = useFileUrl(file.url);
   // restored when the file has been reloaded from a new URL
   const resume = useRef<{ time: number; isPlaying: boolean }>(undefined);
 
@@ -92,35 +93,39 @@ export function Player({ file, name, autoPlay = false, hasKeys = false, ref, onT
         run();
       }}
     >
-      <video
-        ref={video}
-        src={here(url)}
-        poster={file.poster_url ? here(file.poster_url) : undefined}
-        aria-label={name}
-        autoPlay={autoPlay}
-        muted={isMuted}
-        loop={isLooping}
-        playsInline
-        preload="metadata"
-        onClick={toggle}
-        onPlay={() => setPlaying(true)}
-        onPause={() => setPlaying(false)}
-        onError={() => {
-          resume.current ??= { time, isPlaying };
-          onError();
-        }}
-        onLoadedMetadata={(event) => {
-          setLength(event.currentTarget.duration);
-          if (!resume.current) return;
-          event.currentTarget.currentTime = resume.current.time;
-          if (resume.current.isPlaying) play();
-          resume.current = undefined;
-        }}
-        onTimeUpdate={(event) => {
-          setTime(event.currentTarget.currentTime);
-          onTime?.(event.currentTarget.currentTime);
-        }}
-      />
+      {isBroken ? (
+        <Unavailable kind="video" url={url} className={styles.unavailable} />
+      ) : (
+        <video
+          ref={video}
+          src={here(url)}
+          poster={file.poster_url ? here(file.poster_url) : undefined}
+          aria-label={name}
+          autoPlay={autoPlay}
+          muted={isMuted}
+          loop={isLooping}
+          playsInline
+          preload="metadata"
+          onClick={toggle}
+          onPlay={() => setPlaying(true)}
+          onPause={() => setPlaying(false)}
+          onError={() => {
+            resume.current ??= { time, isPlaying };
+            onError();
+          }}
+          onLoadedMetadata={(event) => {
+            setLength(event.currentTarget.duration);
+            if (!resume.current) return;
+            event.currentTarget.currentTime = resume.current.time;
+            if (resume.current.isPlaying) play();
+            resume.current = undefined;
+          }}
+          onTimeUpdate={(event) => {
+            setTime(event.currentTarget.currentTime);
+            onTime?.(event.currentTarget.currentTime);
+          }}
+        />
+      )}
       <div className={styles.controls}>
         <IconButton
           icon={isPlaying ? Pause : Play}

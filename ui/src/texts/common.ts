@@ -147,6 +147,7 @@ export const common = {
     fullscreen: "Full screen",
     position: "Position",
     gone: "File not found",
+    unreachable: "Temporarily unavailable",
     noPreview: "No preview",
     divider: "Divider between input and output",
   },

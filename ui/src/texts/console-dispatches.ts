@@ -54,8 +54,9 @@ export const dispatches = {
     },
     no: "Back",
     confirm: (action: string, count: number) => `${action}: ${plural(count, "job")}?`,
-    done: (changed: number, matched: number, why: string) =>
-      `Changed ${number.format(changed)} of ${plural(matched, "job")}.${why && ` ${why}`}`,
+    done: (changed: number, matched: number) => `Changed ${number.format(changed)} of ${plural(matched, "job")}.`,
+    refused: (id: string, why: string) => `Job ${id}: ${why}`,
+    moreRefused: (count: number) => `${plural(count, "more job")} ${count === 1 ? "was" : "were"} refused.`,
   },
   support: {
     title: "Customer's view",
@@ -63,6 +64,8 @@ export const dispatches = {
     events: "Events",
     actions: "For the customer",
     runFree: "Run again for free",
+    runFreeTitle: "Run again for free?",
+    runFreeAbout: (email: string | null) => `${email ?? "The customer"} gets a new job and pays nothing.`,
     ranFree: (id: string) => `Runs again as job ${id}.`,
     refund: (tokens: number) => `Refund ${plural(tokens, "token")}`,
     refunded: (tokens: number) => `Refunded ${plural(tokens, "token")}.`,

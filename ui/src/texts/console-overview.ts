@@ -25,7 +25,13 @@ export const overview = {
   >,
   tiles: "Now",
   waiting: "Waiting",
-  waitingAside: (seconds: number | null) => (seconds === null ? "queue is empty" : `oldest ${duration(seconds)}`),
+  /** `unrunnable` is part of `queued`. */
+  waitingAside: (queued: number, unrunnable: number, oldestSeconds: number) => {
+    if (queued === 0) return "queue is empty";
+    if (unrunnable === 0) return `oldest ${duration(oldestSeconds)}`;
+    if (unrunnable < queued) return `no worker can run ${number.format(unrunnable)} of them`;
+    return `no worker can run ${unrunnable === 1 ? "it" : "them"}`;
+  },
   wait: "Wait",
   waitAside: "until start, last hour",
   done: "Done, last hour",
@@ -99,6 +105,8 @@ export const overview = {
     brokenAside: "ComfyUI stopped, or has not started yet. The worker's page shows ComfyUI's last log lines.",
     unrunnable: (count: number) => `${plural(count, "job")} that no worker can run`,
     unrunnableAside: "No online worker meets their requirements. Each job lists what is missing.",
+    waitingOffline: (count: number) => `${plural(count, "job")} that only offline workers can run`,
+    waitingOfflineAside: "These jobs wait until one of these workers is online again.",
     outage: (kind: string, name: string) => {
       const title = OUTAGES[kind];
       return title === undefined ? isolated(name) : title(isolated(name));

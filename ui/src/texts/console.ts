@@ -60,8 +60,9 @@ export const console = {
     return found.toDateString() === now.toDateString() ? short.format(found) : dayAndTime.format(found);
   },
   money: formatMoney,
-  /** The cost of `used` machines or seconds. The amount is 0 if the machines have no price. */
-  cost: (amount: number, used: number) => (used > 0 && amount === 0 ? "unknown" : formatMoney(amount)),
+  /** The cost of `used` machines or seconds. `unpriced` of them have no price. Both may be sums of floats. */
+  cost: (amount: number, used: number, unpriced = amount === 0 ? used : 0) =>
+    unpriced === 0 ? formatMoney(amount) : used - unpriced < 0.001 ? "unknown" : `${formatMoney(amount)} + unknown`,
   perHour: (amount: number) => `${formatMoney(amount)} per hour`,
   showMore: "Show more",
   showSecret: "Show secret",

@@ -240,7 +240,8 @@ export const create = {
     tokens: (count: number) => plural(count, "token"),
     tokensFrom: (count: number) => `from ${plural(count, "token")}`,
     confirmPrice: (jobs: number, tokens: number) =>
-      `${jobs === 1 ? "This job costs" : "These jobs cost"} ${plural(tokens, "token")}. Nothing was started. Press the button again to confirm.`,
+      `${jobs === 1 ? "This job costs" : "These jobs cost"} ${plural(tokens, "token")}. Nothing was started. Confirm the price.`,
+    confirm: (count: number) => `Confirm: ${plural(count, "token")}`,
     missingTitle: "No worker has all requirements",
     missingAdvice: "Install the missing requirements, or add the job anyway. It waits until a worker has them.",
     kinds: { node: "node", model: "model" } as Readonly<Record<string, string>>,

@@ -54,7 +54,7 @@ export const entry = {
   },
   confirm: {
     title: "Confirm your address",
-    about: "From now on, you sign in with the address that this link was mailed to.",
+    about: "After you confirm, you sign in with the address that this link was mailed to.",
     action: "Confirm",
     done: "Address confirmed",
     doneText: (email: string) => `The address of your account is ${email}.`,

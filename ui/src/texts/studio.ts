@@ -60,6 +60,7 @@ export const studio = {
   title: "Studio",
   pages: "Studio pages",
   effects: "Effects",
+  otherEffects: "Other effects",
   videos: "My videos",
   balance: (count: number) => tokens(count),
   balanceName: (count: number) => `Your balance: ${tokens(count)}`,
@@ -95,7 +96,7 @@ export const studio = {
       video: "Drop a video here, or click to choose",
       audio: "Drop an audio file here, or click to choose",
     } as Readonly<Record<string, string>>,
-    dropHint: "Uploads directly to the server's storage.",
+    dropHint: "The upload starts immediately.",
     wrongType: (name: string, type: string) =>
       `${name} is not ${type === "image" ? "an image" : type === "audio" ? "an audio file" : `a ${type}`}. Choose another file.`,
     optional: "optional",
@@ -129,8 +130,10 @@ export const studio = {
     needsFile: "Choose a file first.",
     refusedOther: "A file could not be uploaded. Remove it or choose another.",
     fix: "Check the highlighted settings.",
-    tooFew: (need: number, have: number) => `You need ${tokens(need)} and have ${number.format(have)}`,
-    missing: (count: number) => `This effect needs ${number.format(count)} more ${count === 1 ? "token" : "tokens"}.`,
+    tooFew: (need: number, have: number, isMinimum = false) =>
+      `You need ${isMinimum ? "at least " : ""}${tokens(need)} and have ${number.format(have)}`,
+    missing: (count: number, isMinimum = false) =>
+      `This effect needs ${isMinimum ? "at least " : ""}${number.format(count)} more ${count === 1 ? "token" : "tokens"}.`,
     askAdministrator: "Ask your administrator to add tokens to your account.",
     topUpText: "Top up your wallet. Your settings here are saved.",
     topUp: "Get tokens",
@@ -179,7 +182,6 @@ export const studio = {
     estimated: (part: number) => `About ${Math.round(part * 100)} %`,
     starting: "Starting",
     startingAgain: "Starting again",
-    left: (seconds: number) => (seconds < 1 ? "almost done" : `about ${duration(seconds)} left`),
     close: "You can close this page. Processing continues on the server.",
     done: "Done",
     doneIn: (seconds: number) => `Completed in ${duration(seconds)}`,

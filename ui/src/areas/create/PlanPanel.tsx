@@ -66,7 +66,6 @@ export function PlanPanel({ form, submission, command, found, isFresh, folderPro
         <MissingCard choice={choice} found={found} submission={submission} />
       )}
       {form.problems.items && <ErrorCard title={form.problems.items} />}
-      {submission.problem && !submission.missing && !form.problems.items && <ErrorCard title={submission.problem} />}
       {isTrying && (
         <p className={styles.simulator}>
           <Info aria-hidden />
@@ -77,9 +76,16 @@ export function PlanPanel({ form, submission, command, found, isFresh, folderPro
       )}
       <BatchOptions form={form} root={desk?.output_folder ?? null} />
       <div className={styles.submit}>
+        {submission.problem && !submission.missing && !form.problems.items && (
+          <div className={styles.problem}>
+            <ErrorCard tone={submission.isConfirming ? "warn" : "bad"} title={submission.problem} />
+          </div>
+        )}
         <div className={styles.summary} aria-live="polite">
           {/* the button names a missing file */}
-          {!missing && (
+          {missing ? (
+            submission.price !== null && <p className={styles.cost}>{texts.plan.tokens(submission.price)}</p>
+          ) : (
             <>
               <p className={styles.product}>
                 {product && count > 1 && !folderProblem && !isUnknown ? texts.plan.equals(product, made) : made}

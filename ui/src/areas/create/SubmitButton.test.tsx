@@ -10,7 +10,7 @@ import type { SubmitState } from "./use-submit";
 
 const COMMAND: Command = { argv: null, isShown: false, problem: null, errors: { template: "Not found." } };
 const submit = vi.fn(async () => undefined);
-const IDLE: SubmitState = { isBusy: false, problem: null, missing: null, price: null, submit };
+const IDLE: SubmitState = { isBusy: false, problem: null, missing: null, price: null, isConfirming: false, submit };
 
 function Harness({ of, ...state }: { of: Choice; count: number; isMissing: boolean; isPaused: boolean }) {
   const form = useForm(of);

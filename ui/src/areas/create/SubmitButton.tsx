@@ -41,11 +41,13 @@ export function SubmitButton({
           ? texts.plan.missing(missing.type)
           : isMissing || submission.missing
             ? texts.plan.addAnyway
-            : choice.isScript
-              ? texts.script.run(count)
-              : isPaused
-                ? texts.plan.addToPaused(count)
-                : texts.plan.add(count);
+            : submission.isConfirming && submission.price !== null
+              ? texts.plan.confirm(submission.price)
+              : choice.isScript
+                ? texts.script.run(count)
+                : isPaused
+                  ? texts.plan.addToPaused(count)
+                  : texts.plan.add(count);
   const press = () => {
     if (isUnseen) {
       // show errors at their fields

@@ -10,6 +10,7 @@ import { useForm } from "./form";
 import { type Choice, promptOf } from "./inputs";
 import { PlanPanel } from "./PlanPanel";
 import { useUrlPrefill } from "./prefill";
+import { usePriceOfJobs } from "./price";
 import { Results } from "./Results";
 import { useEstimate } from "./use-estimate";
 import { useResults } from "./use-results";
@@ -34,7 +35,8 @@ export function WorkflowEditor({ choice, all, reported }: WorkflowEditorProps) {
   const { found, isFresh, folderProblem, problems } = useEstimate(typed, desk !== null);
   const form = { ...typed, problems: { ...problems, ...typed.problems } };
   const command = useCommand(typed);
-  const submission = useSubmit(form, { isDesk: desk !== null });
+  const price = usePriceOfJobs(typed, desk !== null);
+  const submission = useSubmit(form, { isDesk: desk !== null, price });
   const results = useResults(choice.workflowSlug);
   const [view, setView] = useState<"form" | "results">("form");
   const toPrompt = () => {

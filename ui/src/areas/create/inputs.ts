@@ -26,6 +26,8 @@ export interface Choice {
   /** The price of a job, or the lowest price if it depends on the inputs. */
   tokens: number;
   hasFixedPrice: boolean;
+  /** Whether the price depends on the primary input. */
+  priceNeedsInput: boolean;
   /** Whether each job gets a random seed that is not a field. */
   drawsSeed: boolean;
   /** Why the workflow cannot run yet. */
@@ -46,6 +48,7 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
       outputMime: each.output_mime_type,
       tokens: 0,
       hasFixedPrice: true,
+      priceNeedsInput: false,
       drawsSeed: each.draws_seed ?? false,
       waiting: each.waiting ?? null,
       isScript: each.slug === script,
@@ -62,7 +65,8 @@ export const choicesOf = (effects: Effect[], workflows: Workflow[], script: stri
       coverUrl: each.cover_url ?? null,
       outputMime: each.output_mime_type,
       tokens: each.credits_cost,
-      hasFixedPrice: each.max_credits_cost === null,
+      hasFixedPrice: each.max_credits_cost == null,
+      priceNeedsInput: each.price_needs_input,
       drawsSeed: false,
       waiting: null,
       isScript: false,

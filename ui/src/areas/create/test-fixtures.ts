@@ -40,6 +40,7 @@ export const choice: Choice = {
   outputMime: "image/png",
   tokens: 0,
   hasFixedPrice: true,
+  priceNeedsInput: false,
   drawsSeed: false,
   waiting: null,
   isScript: false,

@@ -12,6 +12,7 @@ import { create as texts } from "@/texts/create";
 import { pendingUploads, recheckFiles } from "./drafts";
 import type { Form } from "./form";
 import { isFile } from "./inputs";
+import { PRICES } from "./price";
 import { estimate } from "./queries";
 import { batchRequest, errorsByField, isSingleJob, jobRequests } from "./submission";
 import { isCountedByServer, jobCount, MAX_JOBS, sweepOf } from "./sweep";
@@ -24,6 +25,8 @@ export interface SubmitState {
   missing: readonly Missing[] | null;
   /** The price of the jobs, if the server has told it for this draft. */
   price: number | null;
+  /** Whether the next press accepts this price. */
+  isConfirming: boolean;
   submit: (anyway?: boolean) => Promise<void>;
 }
 
@@ -39,7 +42,13 @@ export function focusField(key: string): void {
   control?.focus({ preventScroll: true });
 }
 
-export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitState {
+interface SubmitOptions {
+  isDesk: boolean;
+  /** The price of the jobs, if it is known in advance. */
+  price?: number | null;
+}
+
+export function useSubmit(form: Form, { isDesk, price: shown = null }: SubmitOptions): SubmitState {
   const client = useQueryClient();
   const navigate = useNavigate();
   const [isBusy, setBusy] = useState(false);
@@ -48,6 +57,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     problem: string | null;
     missing: readonly Missing[] | null;
     price: number | null;
+    isPrice?: boolean;
   } | null>(null);
   // a double click submits once
   const isSubmitting = useRef(false);
@@ -60,7 +70,7 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     const idempotency_key = newKey();
     // on a server, users pay only a price that they have seen
     const expected = (count: number) =>
-      isDesk || choice.kind !== "effect" ? {} : { expected_tokens: present?.price ?? choice.tokens * count };
+      isDesk || choice.kind !== "effect" ? {} : { expected_tokens: present?.price ?? shown ?? choice.tokens * count };
     const target = choice.kind === "effect" ? { effect_id: choice.effectId } : { workflow_slug: choice.slug };
     if (isSingleJob(choice, draft)) {
       const [item] = jobRequests(choice, draft);
@@ -125,7 +135,9 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
         missing: isMissing ? thrown.missing : null,
         // also after a balance that was too low, or after missing requirements
         price: price ?? present?.price ?? null,
+        isPrice,
       });
+      if (isPrice) void client.invalidateQueries({ queryKey: PRICES });
       if (thrown instanceof Problem) {
         form.setProblems(found);
         for (const each of choice.properties)
@@ -143,7 +155,8 @@ export function useSubmit(form: Form, { isDesk }: { isDesk: boolean }): SubmitSt
     isBusy,
     problem: present?.problem ?? null,
     missing: present?.missing ?? null,
-    price: present?.price ?? null,
+    price: present?.price ?? shown,
+    isConfirming: present?.isPrice ?? false,
     submit,
   };
 }

@@ -94,6 +94,12 @@ test("describes sizes, lengths and ranges", () => {
   const length = input("length", "number", { role: "length", default_value: 81 });
   const clip = { ...choice, properties: [length, input("fps", "number", { default_value: 16 })] };
   expect(describeValue(length, clip, {})).toBe("5.1 s");
+  const rates = [
+    input("load_fps", "number", { default_value: 30 }),
+    input("video_fps_2", "number", { default_value: 27 }),
+  ];
+  expect(describeValue(length, { ...choice, properties: [length, ...rates] }, {})).toBe("3 s");
+  expect(describeValue(length, { ...choice, properties: [length] }, {})).toBe("frames");
   const side = input("side", "number", { minimum: 64, maximum: 2048, step: 8, is_whole: true });
   expect(describeValue(side, clip, {})).toBe("64 to 2048, in steps of 8");
 });

@@ -138,6 +138,9 @@ export function describeSize(width: number, height: number): string {
   return shape ? `${shape} · ${pixels}` : pixels;
 }
 
+/** The server uses the same pattern for prices. */
+const isFrameRate = ({ key, type }: Input) => type === "number" && /(^|_)(fps|frame_rate)(_\d+)?$/.test(key);
+
 /** Text next to a field: aspect ratio, seconds or range. */
 export function describeValue(input: Input, choice: Choice, given: Texts): string {
   const numberOf = (found: Input | undefined): number =>
@@ -147,8 +150,7 @@ export function describeValue(input: Input, choice: Choice, given: Texts): strin
     return describeSize(numberOf(input), numberOf(height));
   }
   if (input.role === "length") {
-    const rate = choice.properties.find((each) => /(^|_)(fps|frame_rate)$/.test(each.key));
-    const seconds = numberOf(input) / numberOf(rate);
+    const seconds = numberOf(input) / Math.min(...choice.properties.filter(isFrameRate).map(numberOf));
     return Number.isFinite(seconds) && seconds > 0 ? texts.form.seconds(Number(seconds.toFixed(1))) : texts.form.frames;
   }
   if (input.role === "duration") return texts.form.inSeconds;

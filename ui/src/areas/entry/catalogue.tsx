@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, Navigate, useNavigate, useSearch } from "@tanstack/react-router";
 import { sentence } from "@/api/problem";
-import { publicEffects } from "@/api/queries";
+import { entry, publicEffects } from "@/api/queries";
 import { matching } from "@/areas/studio/categories";
 import { EffectCards } from "@/areas/studio/EffectCards";
 import { buttonClass, ErrorCard, Skeleton, Toasts } from "@/kit";
@@ -20,6 +20,7 @@ export default function Catalogue() {
   const { q = "" } = useSearch({ from: "/catalogue" });
   const { name } = useBrand();
   const { data, error } = useQuery(publicEffects);
+  const { data: server } = useQuery(entry);
   useDocumentTitle("");
   if (data?.length === 0) return <Navigate to="/sign-in" replace />;
   const found = data && matching(data, q);
@@ -34,9 +35,11 @@ export default function Catalogue() {
           <Link to="/sign-in" className={buttonClass({})}>
             {texts.signIn.action}
           </Link>
-          <Link to="/sign-up" className={buttonClass({ look: "primary" })}>
-            {texts.signUp.title}
-          </Link>
+          {server?.sign_up === "open" && (
+            <Link to="/sign-up" className={buttonClass({ look: "primary" })}>
+              {texts.signUp.title}
+            </Link>
+          )}
         </nav>
       </header>
       <main className={styles.main}>

@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { post } from "@/api/client";
-import { sentence } from "@/api/problem";
+import { Problem, sentence } from "@/api/problem";
 import { Button, buttonClass, ErrorCard } from "@/kit";
 import { useFragment } from "@/lib/use-fragment";
 import { entry as texts } from "@/texts/entry";
@@ -19,6 +19,7 @@ export default function Confirm() {
 function Confirmation({ token }: { token: string }) {
   const [email, setEmail] = useState("");
   const [problem, setProblem] = useState("");
+  const [isGone, setGone] = useState(false);
   const [isSending, setSending] = useState(false);
   const send = async () => {
     setSending(true);
@@ -27,13 +28,14 @@ function Confirmation({ token }: { token: string }) {
       setEmail((await post("/api/email/confirm", { body: { token } })).data.email);
     } catch (thrown) {
       setProblem(sentence(thrown));
+      setGone(thrown instanceof Problem && thrown.status === 404);
     }
     setSending(false);
   };
-  if (!token || email) {
+  if (!token || email || isGone) {
     return (
       <Frame title={email ? confirm.done : texts.reset.gone}>
-        <p>{email ? confirm.doneText(email) : confirm.goneAdvice}</p>
+        <p>{email ? confirm.doneText(email) : problem || confirm.goneAdvice}</p>
         <Link to="/" className={buttonClass({ look: "primary" })}>
           {confirm.next}
         </Link>

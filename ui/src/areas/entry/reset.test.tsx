@@ -9,7 +9,7 @@ import { entry } from "@/texts/entry";
 import Reset from "./reset";
 
 vi.mock("@/api/client", () => ({ post: vi.fn() }));
-vi.mock("@tanstack/react-router", () => ({ Link: () => null }));
+vi.mock("@tanstack/react-router", () => ({ Link: () => null, useSearch: () => ({}) }));
 vi.mock("./Frame", () => ({ Frame: ({ children }: { children: ReactNode }) => <div>{children}</div> }));
 
 beforeEach(() => {

@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
+import { Link, useSearch } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { post } from "@/api/client";
 import { Problem, sentence } from "@/api/problem";
@@ -7,6 +7,7 @@ import type { components } from "@/api/schema";
 import { Button, buttonClass, ErrorCard, Field, Skeleton, TextField } from "@/kit";
 import { useFragment } from "@/lib/use-fragment";
 import { PasswordField } from "@/session/PasswordField";
+import { localPath } from "@/session/sign-in-guard";
 import { common } from "@/texts/common";
 import { entry as texts } from "@/texts/entry";
 import styles from "./entry.module.css";
@@ -58,6 +59,7 @@ export default function Reset() {
 }
 
 function NewPassword({ token, account }: { token: string; account: Account }) {
+  const { to } = useSearch({ from: "/reset" });
   const [password, setPassword] = useState("");
   const [problem, setProblem] = useState<Problem | null>(null);
   const [isSending, setSending] = useState(false);
@@ -67,7 +69,7 @@ function NewPassword({ token, account }: { token: string; account: Account }) {
     setProblem(null);
     try {
       await post("/api/reset", { body: { token, password } });
-      location.replace("/");
+      location.replace(localPath(to));
     } catch (thrown) {
       setProblem(thrown instanceof Problem ? thrown : new Problem(sentence(thrown), 0));
       setSending(false);

@@ -61,7 +61,7 @@ function SignUpForm({ to, byMail, onMailed }: SignUpFormProps) {
     setProblem(null);
     try {
       if (byMail) {
-        await post("/api/sign-up", { body: { email, name: name || null } });
+        await post("/api/sign-up", { body: { email, name: name || null, to: localPath(to) } });
         onMailed(email);
       } else {
         await post("/api/register", { body: { email, password, name: name || null } });

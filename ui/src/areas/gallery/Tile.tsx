@@ -1,18 +1,9 @@
-import {
-  AudioLines,
-  Check,
-  FileQuestion,
-  FileText,
-  ImageOff,
-  MessageSquareText,
-  Play,
-  Star,
-  ThumbsDown,
-} from "lucide-react";
+import { AudioLines, Check, FileText, MessageSquareText, Play, Star, ThumbsDown } from "lucide-react";
 import { memo, useEffect, useRef, useState } from "react";
 import { here } from "@/api/client";
 import { classes } from "@/kit";
 import { kindOf } from "@/kit/Media";
+import { Unavailable } from "@/kit/Unavailable";
 import { useLatest } from "@/lib/use-latest";
 import { clock, common } from "@/texts/common";
 import { gallery as texts } from "@/texts/gallery";
@@ -155,14 +146,7 @@ function TileMedia({ item, isPlaying }: { item: Item; isPlaying: boolean }) {
 }
 
 function MissingMedia({ item }: { item: Item | undefined }) {
-  const isOther = item && kindOf(item.mime_type) === "other";
-  const Icon = isOther ? FileQuestion : ImageOff;
-  return (
-    <span className={styles.lost}>
-      <Icon aria-hidden strokeWidth={1.4} />
-      {isOther ? common.media.noPreview : common.media.gone}
-    </span>
-  );
+  return <Unavailable kind={item ? kindOf(item.mime_type) : "image"} url={item?.url} className={styles.lost} />;
 }
 
 const MAX_EXCERPT = 600;

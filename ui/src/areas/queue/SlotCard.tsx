@@ -91,7 +91,7 @@ function stepText({ node_title, node, step, steps, progress, is_estimated, expec
     isolated(node_title ?? node ?? ""),
     steps ? texts.step(step ?? 0, steps) : "",
     is_estimated && progress !== null ? texts.estimated(progress) : "",
-    left === null ? "" : leftText(left, step ?? 0, steps ?? 0),
+    left === null ? "" : leftText(left, steps ? (step ?? 0) / steps : null),
   ];
   return parts.filter(Boolean).join(" · ") || texts.starting;
 }

@@ -15,9 +15,10 @@ interface EffectCardsProps<E extends PublicEffect> {
 
 /** Effects as cards, under the headings of their categories. */
 export function EffectCards<E extends PublicEffect>({ effects, link }: EffectCardsProps<E>) {
-  return byCategory(effects).map(([category, found]) => (
+  const groups = byCategory(effects);
+  return groups.map(([category, found]) => (
     <section key={category ?? ""} className={styles.category} aria-label={category ?? texts.effects}>
-      {category !== null && <Heading>{category}</Heading>}
+      {(category !== null || groups.length > 1) && <Heading>{category ?? texts.otherEffects}</Heading>}
       <ul className={styles.effects} aria-label={category ?? texts.effects}>
         {found.map((each) => (
           <li key={each.slug}>{link(each, styles.card ?? "", <EffectCard effect={each} />)}</li>

@@ -6,16 +6,20 @@ import { studio } from "@/texts/studio";
 const texts = studio.effect;
 
 interface InsufficientTokensProps {
-  need: number;
+  /** Null if the price depends on inputs that are still missing. */
+  price: number | null;
+  minimum: number;
   have: number;
   topUpUrl: string | null;
 }
 
-export function InsufficientTokens({ need, have, topUpUrl }: InsufficientTokensProps) {
+export function InsufficientTokens({ price, minimum, have, topUpUrl }: InsufficientTokensProps) {
+  const need = price ?? minimum;
+  const isMinimum = price === null;
   return (
     <ErrorCard
       tone="warn"
-      title={texts.tooFew(need, have)}
+      title={texts.tooFew(need, have, isMinimum)}
       actions={
         <>
           {topUpUrl && (
@@ -35,7 +39,7 @@ export function InsufficientTokens({ need, have, topUpUrl }: InsufficientTokensP
         </>
       }
     >
-      {texts.missing(need - have)} {topUpUrl ? texts.topUpText : texts.askAdministrator}
+      {texts.missing(need - have, isMinimum)} {topUpUrl ? texts.topUpText : texts.askAdministrator}
     </ErrorCard>
   );
 }

@@ -3,7 +3,7 @@ import { Check } from "lucide-react";
 import { useState } from "react";
 import type { Job } from "@/api/types";
 import { hasEnded } from "@/jobs/job";
-import { describeProgress, isStartingAgain } from "@/jobs/progress";
+import { describeProgress, isStartingAgain, leftText } from "@/jobs/progress";
 import { Progress } from "@/kit";
 import { useLiveEvent } from "@/live";
 import { studio } from "@/texts/studio";
@@ -99,7 +99,7 @@ function RunningState({ job }: { job: Job }) {
               : texts.percent(part)}
       </p>
       <Progress value={part} name={texts.running} />
-      {left !== null && <p>{texts.left(left)}</p>}
+      {left !== null && <p>{leftText(left, part)}</p>}
     </div>
   );
 }

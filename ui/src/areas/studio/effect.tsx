@@ -91,7 +91,12 @@ function Page({ effect }: { effect: StudioEffect }) {
         </Link>
         {effect.description && <p className={effectPageStyles.description}>{effect.description}</p>}
         {missingTokens > 0 && wallet && (
-          <InsufficientTokens need={need} have={wallet.balance} topUpUrl={wallet.topUpUrl} />
+          <InsufficientTokens
+            price={price}
+            minimum={effect.credits_cost}
+            have={wallet.balance}
+            topUpUrl={wallet.topUpUrl}
+          />
         )}
         {primary && (
           <section className={styles.part} aria-label={texts.yours[primary.type]}>

@@ -43,7 +43,6 @@ describe("video state", () => {
     expect(studio.video.startsIn(0.2)).toBe("Starts in a moment");
     expect(studio.video.startsIn(40)).toBe("Starts in about 40 s");
     expect(studio.video.longer(90)).toMatch(/^Takes about /);
-    expect([studio.video.left(0), studio.video.left(12)]).toEqual(["almost done", "about 12 s left"]);
   });
 
   it("backs off between upload attempts", () => {

@@ -8,6 +8,7 @@ import { keys } from "@/api/queries";
 import { type Draft, pendingUploads } from "@/areas/create/drafts";
 import { type Form, validateDraft } from "@/areas/create/form";
 import { primaryOf } from "@/areas/create/inputs";
+import { PRICES } from "@/areas/create/price";
 import { errorsByField, payloadOf } from "@/areas/create/submission";
 import { useLatest } from "@/lib/use-latest";
 import { studio } from "@/texts/studio";
@@ -99,7 +100,7 @@ export function useStartEffect(
       // the balance or the price may have changed
       void client.invalidateQueries({ queryKey: keys.wallet });
       void client.invalidateQueries({ queryKey: keys.effects });
-      void client.invalidateQueries({ queryKey: ["price"] });
+      void client.invalidateQueries({ queryKey: PRICES });
     } finally {
       isSubmitting.current = false;
       setBusy(false);

@@ -79,6 +79,7 @@ export const previewOf = (
   outputMime: mime,
   tokens,
   hasFixedPrice: true,
+  priceNeedsInput: false,
   drawsSeed: false,
   waiting: null,
   isScript: false,

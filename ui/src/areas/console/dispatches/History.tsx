@@ -8,6 +8,7 @@ import { type Attempt, historyOf } from "../queries/dispatches";
 import { LoadingOrError, TimeOfDay } from "../shared/panels";
 import { Entries } from "../worker/Audit";
 import styles from "./dispatches.module.css";
+import { runCost } from "./rules";
 
 const texts = words.dispatch;
 
@@ -48,7 +49,7 @@ function AttemptRow({ attempt: { worker_id, leased_at, ended_at, outcome, reason
   const parts = [
     word && (texts.outcomes[word] ?? word),
     ended_at && texts.after(duration((Date.parse(ended_at) - Date.parse(leased_at)) / 1000)),
-    cost !== null && texts.attemptCost(shared.money(cost)),
+    cost !== null && texts.attemptCost(runCost(cost, outcome)),
   ];
   return (
     <li>

@@ -16,7 +16,7 @@ import { Confirm, LoadingOrError } from "../shared/panels";
 import { percentOf, progressPart } from "../workers/rules";
 import styles from "./dispatches.module.css";
 import { History } from "./History";
-import { allowedActions } from "./rules";
+import { allowedActions, runCost } from "./rules";
 import { DispatchStatus } from "./StatusOf";
 import { Support } from "./Support";
 
@@ -86,7 +86,7 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
           ],
           [facts.finished, dispatch.finished_at && shared.moment(dispatch.finished_at)],
           [facts.took, dispatch.duration_seconds === null ? null : duration(dispatch.duration_seconds)],
-          [facts.cost, dispatch.machine_cost === null ? null : shared.money(dispatch.machine_cost)],
+          [facts.cost, dispatch.machine_cost === null ? null : runCost(dispatch.machine_cost, dispatch.status)],
           [facts.batch, dispatch.batch_id],
         ]}
       />

@@ -6,7 +6,7 @@ import { SelectionTray } from "@/kit/SelectionTray";
 import { dispatches as words } from "@/texts/console-dispatches";
 import { consoleKeys } from "../shared/live";
 import { Confirm } from "../shared/panels";
-import { BULK_ACTIONS, type BulkAction } from "./rules";
+import { BULK_ACTIONS, type BulkAction, resultOf } from "./rules";
 
 const texts = words.bulk;
 
@@ -17,11 +17,7 @@ export function SelectedActions({ ids, onClear }: { ids: readonly number[]; onCl
   const change = useMutation({
     mutationFn: (action: BulkAction) => post("/api/admin/dispatches/bulk", { body: { action, ids: [...ids] } }),
     onSuccess: ({ data }) => {
-      const [refused] = data.refused;
-      toast({
-        text: texts.done(data.changed, data.matched, refused?.detail ?? ""),
-        tone: refused ? "bad" : "good",
-      });
+      toast({ text: resultOf(data), tone: data.refused.length ? "bad" : "good" });
       onClear();
     },
     onError: toastProblem,

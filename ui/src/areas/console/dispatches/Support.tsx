@@ -77,7 +77,7 @@ function SupportFacts({ dispatch, found: { job, ...found } }: { dispatch: Dispat
 
 function SupportActions({ dispatch, found }: { dispatch: Dispatch; found: SupportJob }) {
   const client = useQueryClient();
-  const [isAsked, ask] = useState(false);
+  const [asked, ask] = useState<"run_free" | "refund" | null>(null);
   const path = { dispatch_id: dispatch.id };
   const renew = () =>
     Promise.all([
@@ -88,14 +88,17 @@ function SupportActions({ dispatch, found }: { dispatch: Dispatch; found: Suppor
     mutationFn: () => post("/api/admin/dispatches/{dispatch_id}/run-free", { path }),
     onSuccess: ({ data }) => toast({ text: texts.ranFree(data.job_id), tone: "good" }),
     onError: toastProblem,
-    onSettled: renew,
+    onSettled: () => {
+      ask(null);
+      return renew();
+    },
   });
   const refund = useMutation({
     mutationFn: () => post("/api/admin/dispatches/{dispatch_id}/refund", { path }),
     onSuccess: ({ data }) => toast({ text: texts.refunded(data.tokens), tone: "good" }),
     onError: toastProblem,
     onSettled: () => {
-      ask(false);
+      ask(null);
       return renew();
     },
   });
@@ -103,17 +106,26 @@ function SupportActions({ dispatch, found }: { dispatch: Dispatch; found: Suppor
   if (!hasEnded(dispatch.status)) return null;
   return (
     <div className={styles.actions} role="group" aria-label={texts.actions}>
-      <Button icon={Gift} isBusy={runFree.isPending} onClick={() => runFree.mutate()}>
+      <Button icon={Gift} onClick={() => ask("run_free")}>
         {texts.runFree}
       </Button>
       {tokens > 0 && (
-        <Button icon={Coins} onClick={() => ask(true)}>
+        <Button icon={Coins} onClick={() => ask("refund")}>
           {texts.refund(tokens)}
         </Button>
       )}
       <Confirm
-        isOpen={isAsked}
-        onClose={() => ask(false)}
+        isOpen={asked === "run_free"}
+        onClose={() => ask(null)}
+        title={texts.runFreeTitle}
+        about={texts.runFreeAbout(found.email)}
+        action={texts.runFree}
+        isBusy={runFree.isPending}
+        onConfirm={() => runFree.mutate()}
+      />
+      <Confirm
+        isOpen={asked === "refund"}
+        onClose={() => ask(null)}
         title={texts.refundTitle(tokens)}
         about={texts.refundAbout(found.email)}
         action={texts.refund(tokens)}

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Dispatch } from "../queries/dispatches";
-import { allowedActions, dispatchTime, parseDispatchesQuery, refundableTokens } from "./rules";
+import { allowedActions, dispatchTime, parseDispatchesQuery, refundableTokens, resultOf, runCost } from "./rules";
 
 const dispatch = (status: string, more: Partial<Dispatch> = {}) =>
   ({
@@ -23,6 +23,22 @@ describe("allowedActions", () => {
     expect(allowedActions(dispatch("failed")).retry).toBe(true);
     expect(allowedActions(dispatch("canceled")).retry).toBe(true);
   });
+});
+
+it("does not show an unknown cost as zero", () => {
+  expect(runCost(0, "completed")).toBe("unknown");
+  expect(runCost(0.0035, "completed")).toBe("0.0035");
+  expect(runCost(0, "canceled")).toBe("0.00");
+});
+
+it("names the jobs that a bulk action refused", () => {
+  const refused = ["1", "2", "3", "4"].map((id) => ({ id, detail: "It did not cost anything." }));
+  expect(resultOf({ changed: 2, matched: 3, refused: refused.slice(0, 1) })).toBe(
+    "Changed 2 of 3 jobs. Job 1: It did not cost anything.",
+  );
+  const text = resultOf({ changed: 0, matched: 4, refused });
+  expect(text).toContain("Job 3: ");
+  expect(text).toContain("1 more job was refused.");
 });
 
 it("shows waiting time, running time or duration", () => {

@@ -1,11 +1,15 @@
 // Status, times and allowed actions of a dispatch.
 
+import type { components } from "@/api/schema";
 import { isCalendarDay } from "@/lib/search-params";
+import { console as shared } from "@/texts/console";
 import { dispatches as texts } from "@/texts/console-dispatches";
 import type { Dispatch, DispatchesQuery, SupportJob } from "../queries/dispatches";
 import { hasEnded } from "../queries/dispatches";
 import { stageOf } from "../queries/fleets";
 import type { Tone } from "../shared/panels";
+
+type BulkResult = components["schemas"]["BulkResult"];
 
 export const STATUSES = ["queued", "leased", "failed", "completed", "canceled", "paused"] as const;
 
@@ -32,6 +36,10 @@ export const allowedActions = ({ status, cancel_requested_at }: Dispatch): Allow
   priority: !hasEnded(status),
 });
 
+/** A run to the end always takes time, which costs nothing only if it has no price. */
+export const runCost = (cost: number, ending: string | null): string =>
+  shared.cost(cost, ending === "completed" || ending === "failed" ? 1 : 0);
+
 /** Waiting time, running time or duration. */
 export function dispatchTime(dispatch: Dispatch, now: number): string {
   const since = (at: string | null) => (at ? Math.max(0, (now - Date.parse(at)) / 1000) : 0);
@@ -42,6 +50,16 @@ export function dispatchTime(dispatch: Dispatch, now: number): string {
 
 export const BULK_ACTIONS = ["cancel", "retry", "run_free", "refund"] as const;
 export type BulkAction = (typeof BULK_ACTIONS)[number];
+
+const MAX_SHOWN = 3;
+
+/** The result of a bulk action, with the jobs that were refused. */
+export function resultOf({ changed, matched, refused }: Pick<BulkResult, "changed" | "matched" | "refused">): string {
+  const { done, refused: refusedText, moreRefused } = texts.bulk;
+  const left = refused.length - MAX_SHOWN;
+  const shown = refused.slice(0, MAX_SHOWN).map(({ id, detail }) => refusedText(id, detail));
+  return [done(changed, matched), ...shown, ...(left > 0 ? [moreRefused(left)] : [])].join(" ");
+}
 
 /** The tokens that an administrator can still refund. */
 export const refundableTokens = ({

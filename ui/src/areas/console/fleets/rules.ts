@@ -48,7 +48,7 @@ export function matchesFilter(fleet: Fleet, { q, stage }: FleetFilter): boolean 
 const ranSeconds = (usage: Usage): number => usage.busy_seconds + usage.lost_seconds;
 
 /** Cost of the time in which jobs ran. */
-export const runCost = (usage: Usage): string => shared.cost(usage.cost, ranSeconds(usage));
+export const runCost = (usage: Usage): string => shared.cost(usage.cost, ranSeconds(usage), usage.unpriced_seconds);
 
 /** Cost of the machines over their whole lifetime, or of the jobs if there are no machines; divided by `per`. */
 export function totalCost(usage: Usage, per = 1): string {

@@ -33,14 +33,15 @@ function Tile({ name, value, aside, tone, values, maximum, link }: TileProps) {
 export function Tiles({ found: { now, series, bucket_seconds }, range }: { found: Overview; range: Range }) {
   const rate = errorRate(now.done_hour, now.failed_hour);
   const wait = now.wait_hour_seconds;
+  const queued = now.waiting + now.unrunnable;
   const ended = (sums: Values) => rates(sums, range, bucket_seconds).slice(0, -1);
   return (
     <section className={styles.tiles} aria-label={texts.tiles}>
       <Tile
         name={texts.waiting}
-        value={number.format(now.waiting)}
-        aside={texts.waitingAside(now.waiting ? now.oldest_wait_seconds : null)}
-        tone="info"
+        value={number.format(queued)}
+        aside={texts.waitingAside(queued, now.unrunnable, now.oldest_wait_seconds)}
+        tone={now.unrunnable ? "bad" : "info"}
         values={series.waiting}
         link={linkOptions({ to: "/console/dispatches", search: { status: "queued" } })}
       />

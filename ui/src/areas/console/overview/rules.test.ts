@@ -15,7 +15,7 @@ import {
 const named = (worker_id: string) => ({ worker_id, display_name: null });
 const none = { counts: {} };
 const now = (more: object = {}) =>
-  ({ waiting: 0, unrunnable: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<
+  ({ waiting: 0, waiting_offline: 0, unrunnable: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<
     OverviewFacts["now"]
   >;
 const fleet = { slug: "video", stage: "production", name: "video", autoscaling: { failed_boots: 3 } } as Fleet;
@@ -53,6 +53,13 @@ describe("noticesOf", () => {
     const workers = { counts: { idle: 1, no_comfyui: 1 }, broken: named("a") };
     expect(noticeKeys({ workers, now: now({ unrunnable: 2 }) })).toEqual(["unrunnable", "no_comfyui"]);
     expect(noticeKeys({ workers: none, now: now({ unrunnable: 2 }) })).toEqual(["nobody"]);
+  });
+
+  it("reports jobs that wait for offline workers while other workers are online", () => {
+    const workers = { counts: { idle: 1, offline: 1 }, offline: named("a") };
+    const waiting = now({ waiting: 2, waiting_offline: 2 });
+    expect(noticeKeys({ workers, now: waiting })).toEqual(["waiting_offline", "offline"]);
+    expect(noticeKeys({ workers: none, now: waiting })).toEqual(["nobody"]);
   });
 
   it("reports a fleet that reached its limit of failed launches", () => {

@@ -111,14 +111,16 @@ export function noticesOf({ now, workers, fleets, dead, isMoreDead = false, outa
       aside: words.nobodyAside,
       link: linkOptions({ to: "/console/workers", search: { open: "add" } }),
     });
-  } else if (now && now.unrunnable > 0) {
-    found.push({
-      key: "unrunnable",
-      tone: "bad",
-      text: words.unrunnable(now.unrunnable),
-      aside: words.unrunnableAside,
-      link: linkOptions({ to: "/console/dispatches", search: { status: "queued" } }),
-    });
+  } else if (now) {
+    const link = linkOptions({ to: "/console/dispatches", search: { status: "queued" } });
+    if (now.unrunnable > 0) {
+      const text = words.unrunnable(now.unrunnable);
+      found.push({ key: "unrunnable", tone: "bad", text, aside: words.unrunnableAside, link });
+    }
+    if (now.waiting_offline > 0) {
+      const text = words.waitingOffline(now.waiting_offline);
+      found.push({ key: "waiting_offline", tone: "bad", text, aside: words.waitingOfflineAside, link });
+    }
   }
   if (broken && of("no_comfyui") > 0) {
     const text = words.broken(of("no_comfyui"), workerName(broken));

@@ -67,7 +67,7 @@ export default function PaymentsPage() {
           <QueryResult query={found}>
             {({ pages }) => {
               const rows = pages.flatMap((each) => each.items);
-              if (!rows.length) return <EmptyState icon={Coins} title={texts.empty} text={texts.emptyAdvice} />;
+              if (!rows.length) return <NoPayments isFiltered={Boolean(period.from || period.to)} />;
               return (
                 <>
                   <PaymentTable rows={rows} />
@@ -81,6 +81,14 @@ export default function PaymentsPage() {
     </>
   );
 }
+
+export const NoPayments = ({ isFiltered }: { isFiltered: boolean }) => (
+  <EmptyState
+    icon={Coins}
+    title={isFiltered ? texts.noneInPeriod : texts.empty}
+    text={isFiltered ? texts.noneInPeriodAdvice : texts.emptyAdvice}
+  />
+);
 
 function RevenueTable({ rows, by }: { rows: readonly Revenue[]; by: (typeof GROUPS)[number] }) {
   const { columns } = texts;
@@ -105,7 +113,12 @@ function RevenueTable({ rows, by }: { rows: readonly Revenue[]; by: (typeof GROU
           align: "end",
           show: (each) => shared.count(Math.round(each.gpu_seconds)),
         },
-        { id: "cost", name: columns.cost, align: "end", show: (each) => console_.cost(each.cost, each.gpu_seconds) },
+        {
+          id: "cost",
+          name: columns.cost,
+          align: "end",
+          show: (each) => console_.cost(each.cost, each.gpu_seconds, each.unpriced_seconds),
+        },
       ]}
     />
   );
