@@ -69,6 +69,14 @@ def webp_that_claims(width: int, height: int) -> bytes:
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
+def gif_with_frames(*sizes: tuple[int, int]) -> bytes:
+    """Return a GIF with a screen of one pixel, whose frames claim these sizes."""
+    screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff\xff\xff"
+    comment = b"\x21\xfe\x02hi\x00"
+    frames = (b"\x2c" + struct.pack("<HHHHB", 0, 0, *size, 0) + b"\x02\x02\x44\x01\x00" for size in sizes)
+    return screen + comment + b"".join(frames) + b"\x3b"
+
+
 def gif_of(frames: int) -> bytes:
     """Return a small GIF that takes long to decode."""
     screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff\xff\xff"

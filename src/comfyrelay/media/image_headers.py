@@ -36,8 +36,7 @@ def read_image_header(head: bytes) -> ImageHeader | None:
         if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
             return _webp(head)
         if head[:4] == b"GIF8":
-            width, height = struct.unpack_from("<HH", head, 6)
-            return ImageHeader(width=width, height=height, frames=None)
+            return _gif(head)
         if head[:2] == b"BM":
             return _bmp(head)
     except struct.error:
@@ -79,6 +78,28 @@ def _jpeg(head: bytes) -> ImageHeader | None:
             return ImageHeader(width=width, height=height)
         at = marker.end() + int.from_bytes(head[marker.end() : marker.end() + 2])
     return None
+
+
+def _gif(head: bytes) -> ImageHeader:
+    width, height, flags = struct.unpack_from("<HHB", head, 6)
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+    is_in_extension = False
+    for _ in range(MAX_PARTS):
+        part = head[at : at + 1]
+        if is_in_extension:
+            at += 1 + int.from_bytes(part)
+            is_in_extension = part not in (b"", b"\0")
+        elif part == b"!":
+            at += 2
+            is_in_extension = True
+        elif part == b"," and at + 9 <= len(head):
+            # Pillow enlarges the image to a frame that exceeds the screen.
+            left, top, frame_width, frame_height = struct.unpack_from("<HHHH", head, at + 1)
+            width, height = max(width, left + frame_width), max(height, top + frame_height)
+            break
+        else:
+            break
+    return ImageHeader(width=width, height=height, frames=None)
 
 
 def _webp(head: bytes) -> ImageHeader | None:

@@ -1,6 +1,7 @@
 """Check that an image is readable, measure it, and edit it."""
 
 import io
+import struct
 from os import SEEK_END
 from typing import BinaryIO
 
@@ -21,13 +22,13 @@ _EXTENSION, _FRAME = b"\x21", b"\x2c"
 def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
     """Decode the image. Raises Pillow's errors or `MediaRefused`."""
     # Pillow is slow with many GIF blocks, so count the blocks before Pillow reads the file.
-    frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
+    gif = _read_gif(file, limits) if file.read(4) == b"GIF8" else None
     file.seek(0)
     with Image.open(file, formats=FORMATS) as image:
         check_pixels(image.width, image.height, limits)
+        frames, width, height = gif or (0, *image.size)
         frames = frames or _frames(image, limits)
         check_frames(frames, limits)
-        width, height = image.size
         # PNG's override of `getexif` would decode the whole image.
         if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE:
             width, height = height, width
@@ -94,15 +95,20 @@ def _frames(image: Image.Image, limits: ProbeLimits) -> int:
     return limits.max_frames + 1
 
 
-def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
+def _read_gif(file: BinaryIO, limits: ProbeLimits) -> tuple[int, int, int]:
+    """Return the number of frames, and the width and height that contain the screen and all frames: Pillow enlarges the
+    image to a frame that exceeds the screen."""
     blocks_left = SMALL_BLOCKS + file.seek(0, SEEK_END) // USUAL_BLOCK_BYTES
-    file.seek(10)
+    file.seek(6)
+    width, height = struct.unpack("<HH", file.read(4))
     _skip_colours(file, file.read(1), after=2)
     frames = 0
     while frames <= limits.max_frames and (block_type := file.read(1)) in (_EXTENSION, _FRAME):
         if block_type == _FRAME:
             frames += 1
-            _skip_colours(file, file.read(9)[8:], after=1)
+            left, top, frame_width, frame_height, flags = struct.unpack("<HHHHc", file.read(9))
+            width, height = max(width, left + frame_width), max(height, top + frame_height)
+            _skip_colours(file, flags, after=1)
         else:
             file.seek(1, 1)
         blocks_left -= 1
@@ -111,7 +117,8 @@ def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
             blocks_left -= 1
         if blocks_left < 0:
             raise MediaRefused("blocks")
-    return frames
+    check_pixels(width, height, limits)
+    return frames, width, height
 
 
 def _skip_colours(file: BinaryIO, flags: bytes, *, after: int) -> None:

@@ -204,6 +204,23 @@ def test_largest_size_of_a_png_is_checked() -> None:
     assert read_image_header(data) == ImageHeader(width=64, height=48)
 
 
+def test_header_of_a_gif_contains_a_first_frame_that_exceeds_the_screen() -> None:
+    data = media_samples.gif_with_frames((300, 200), (1, 1))
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.size == (300, 200)
+    assert read_image_header(data) == ImageHeader(width=300, height=200, frames=None)
+    for length in range(11, len(data)):
+        assert read_image_header(data[:length]) is not None
+
+
+async def test_every_frame_of_a_gif_is_limited(objects: LocalObjects) -> None:
+    for sizes in ((20_000, 20_000), (1, 1)), ((1, 1), (20_000, 20_000)):
+        data = media_samples.gif_with_frames(*sizes)
+        assert "20000 × 20000 pixels" in await refusal(objects, data, "image/gif")
+    info = probe_image(media_samples.gif_with_frames((1, 1), (3, 1), (1, 2)), ProbeLimits())
+    assert (info.width, info.height, info.frames) == (3, 2, 3)
+
+
 def test_header_without_the_frame_count_does_not_claim_one_frame() -> None:
     hidden = media_samples.image("PNG", frames=3)
     hidden = hidden[:33] + b"\x00\x00\xff\xffteXt" + bytes(0xFFFF + 4) + hidden[33:]
@@ -227,8 +244,10 @@ class Counted(bytes):
         b"\xff\xd8" + b"\xff" * 1_000_000,
         b"\xff\xd8" + b"\xff\xe0\0\2" * 250_000,
         media_samples.image("PNG")[:33] + b"\0\0\0\0teXt\0\0\0\0" * 90_000,
+        b"GIF89a\x08\0\x08\0\0\0\0" + b"\x21\xfe" + b"\1a" * 300_000,
+        b"GIF89a\x08\0\x08\0\0\0\0" + b"\x21\xfe\0" * 300_000,
     ],
-    ids=["fill bytes", "markers", "chunks"],
+    ids=["fill bytes", "markers", "chunks", "blocks", "extensions"],
 )
 def test_header_is_read_in_bounded_steps(head: bytes) -> None:
     """Headers are read on the event loop, which must not be blocked."""
