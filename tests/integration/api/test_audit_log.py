@@ -12,6 +12,7 @@ import pytest
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from comfyrelay.autoscaling.providers import registry
 from comfyrelay.server.admin import router as admin_router
 from comfyrelay.server.admin.router import PREFIX, AdminRoute
 from comfyrelay.server.http.auth import SAFE_METHODS
@@ -203,6 +204,24 @@ class TestEntries:
     def test_secrets_are_masked_and_keys_of_form_fields_are_not(self) -> None:
         shown = without_secrets({"properties": [{"key": "width"}], "api_key": "s", "access_keys": ["s"], "token": "s"})
         assert shown == {"properties": [{"key": "width"}], "api_key": "…", "access_keys": "…", "token": "…"}
+
+    async def test_keys_in_options_of_any_machine_provider_are_masked(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(registry, "names", lambda: ["rental"])
+        options = {
+            "region": "eu",
+            "key": "hush",
+            "login": {"Key": "hush", "api_key": "hush"},
+            "more": [{"key": "hush"}],
+        }
+        machines = {"provider": "rental", "options": options}
+        data_of(await admin.call("POST", "/api/admin/fleets", {"slug": "rented", "machines": machines}))
+        changed = {"machines": {"options": {**options, "region": "us"}}}
+        data_of(await admin.call("PATCH", "/api/admin/fleets/production/rented", changed))
+        found = json.dumps(await entries(admin))
+        assert "hush" not in found
+        assert '"region": "us"' in found
 
 
 class TestReading:

@@ -21,11 +21,12 @@ from comfyrelay.store.types import json_text, relay_now
 _RECORD = [a.c[name] for name in AuditLogEntry.__dataclass_fields__]
 # Fields that change without a person's action, or that mean nothing to people.
 _UNINTERESTING = {"updated_at", "created_at", "last_processing_time_seconds", "asset_hashes", "launches_reset_at"}
-# A plain "key" is the name of a form field.
+# A plain "key" is the name of a form field, except in the options of machine providers.
 _SECRET = re.compile(
     r"password|secret|credential|(^|_)(token|hash)s?$|_keys?$|^keys$|^env(ironment)?$|user_data", re.IGNORECASE
 )
 _WORKER_FIELDS = ("worker_id", "display_name", "max_concurrency", "is_approved", "is_draining")
+_OPTIONS = "options"
 Snapshot = dict[str, Any]
 
 
@@ -97,14 +98,23 @@ def etag(found: Snapshot | None) -> str | None:
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
 
 
-def without_secrets(value: Any) -> Any:
-    """Return a JSON value whose secrets are masked."""
+def without_secrets(value: Any, *, is_of_provider: bool = False) -> Any:
+    """Return a JSON value whose secrets are masked. `is_of_provider` is set inside the options of a machine provider,
+    which may be any JSON."""
     if isinstance(value, Mapping):
-        return {
-            name: "…" if _SECRET.search(str(name)) and inner is not None else without_secrets(inner)
-            for name, inner in value.items()
-        }
-    return [without_secrets(inner) for inner in value] if isinstance(value, list) else value
+        shown = {}
+        for name, inner in value.items():
+            is_secret = _SECRET.search(str(name)) or (is_of_provider and str(name).lower() == "key")
+            is_options = name == _OPTIONS and isinstance(inner, Mapping)
+            shown[name] = (
+                "…"
+                if is_secret and inner is not None
+                else without_secrets(inner, is_of_provider=is_of_provider or is_options)
+            )
+        return shown
+    if isinstance(value, list):
+        return [without_secrets(inner, is_of_provider=is_of_provider) for inner in value]
+    return value
 
 
 async def record(tx: Tx, entry: NewAuditLogEntry) -> int:
