@@ -6,7 +6,7 @@ from pathlib import Path
 
 # Parsing the migrations would take longer than all other checks at startup. A test compares these with the files.
 CHECKSUMS = {
-    "central_0001": "d8d480f327da43c05746f8c0e9a82a309ade3bcbc93404e70f470c9795e6b29a",
+    "central_0001": "89de3b925d1ff90afd205f621abf3fed099c63b96fd40ec853fd5e3bbcae86ad",
     "tenant_0001": "9798068046318a28fe61f4db81d68b0bcf0cbbeef9878a25c6fe60cd44303767",
 }
 

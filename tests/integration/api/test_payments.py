@@ -176,6 +176,32 @@ async def test_payment_to_an_unknown_tenant_is_404(shop: Api) -> None:
     assert (await report(shop, event(email="nobody@example.com"))).status_code == 200
 
 
+async def test_payment_for_a_deleted_account_is_listed_and_not_credited(shop: Api) -> None:
+    admin = await shop.user("root@example.com", is_admin=True)
+    user = await shop.user("leaving@example.com")
+    tenant_id = await tenant_of(shop, "leaving@example.com")
+    data_of(await report(shop, event(event_id="evt_0", email=None, tenant_id=tenant_id)))
+    await shop.engine.accounts.own_account.delete_by_admin((await user.get("/api/me"))["id"])
+    late = event(email=None, tenant_id=tenant_id)
+    for _ in range(2):
+        problem = problem_of(await report(shop, late), 409)
+        assert problem["detail"].startswith("The account of this tenant was deleted, so nothing was credited.")
+    assert await shop.engine.accounts.ledger.balance(tenant_id) == 100
+    # The first payment was credited before, and stays so.
+    data_of(await report(shop, event(event_id="evt_0", email=None, tenant_id=tenant_id)))
+
+    async def listed() -> dict[str, tuple[bool, int]]:
+        page = await admin.get("/api/admin/payments")
+        return {item["event_id"]: (item["is_refused"], item["refunded"]) for item in page["items"]}
+
+    assert await listed() == {"evt_1": (True, 0), "evt_0": (False, 0)}
+    # The provider returns the money: no tokens are taken back or owed.
+    data_of(await report(shop, {"event_id": "ref_1", "type": "payment.refunded", "payment_id": "evt_1"}))
+    assert await listed() == {"evt_1": (True, 100), "evt_0": (False, 0)}
+    ledger = shop.engine.accounts.ledger
+    assert (await ledger.balance(tenant_id), await ledger.owed(tenant_id)) == (100, 0)
+
+
 async def test_other_events_are_acknowledged_and_ignored(shop: Api) -> None:
     answer = await report(shop, {"event_id": "evt_9", "type": "customer.created", "customer": {"id": 1}})
     assert data_of(answer) == {"event_id": "evt_9", "status": "ignored"}

@@ -9,6 +9,8 @@ export const payments = {
   emptyAdvice: "Payments appear here as soon as a payment provider reports one.",
   noneInPeriod: "No payments in this period",
   noneInPeriodAdvice: "Choose another period.",
+  notCredited: "Not credited",
+  notCreditedAdvice: "The account was deleted before the payment arrived. Refund it at the payment provider.",
   unknown: "unknown",
   columns: {
     jobs: "Jobs",

@@ -138,7 +138,8 @@ class NewDebit(NewCredits):
 
 
 class ReceivedPayment(AnswerBody):
-    """A payment that the payment provider has reported. `amount` and `refunded` are tokens."""
+    """A payment that the payment provider has reported. `amount` and `refunded` are tokens. With `is_refused`, nothing
+    was credited, because the account had been deleted."""
 
     event_id: str
     tenant_id: str
@@ -146,6 +147,7 @@ class ReceivedPayment(AnswerBody):
     amount: int
     refunded: int
     currency: str | None
+    is_refused: bool
     created_at: datetime
 
 

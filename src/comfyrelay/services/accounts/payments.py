@@ -2,6 +2,8 @@
 
 First the event is written to the central database, then the tokens are credited in the tenant's shard. If the process
 crashes in between, the provider gets no response and sends the event again, which completes the credit.
+
+A payment for a deleted account is written and refused, so that an administrator finds it and returns the money.
 """
 
 from datetime import datetime
@@ -38,7 +40,8 @@ class Payments:
             raise Unauthorized(problem)
 
     async def credit(self, payment: Payment) -> str:
-        """Credit a payment once per event id, and return the tenant's id."""
+        """Credit a payment once per event id, and return the tenant's id. Raises `Conflict` if the account was
+        deleted before."""
 
         async def work(tx: Tx) -> PaymentEvent:
             tenant_id = await payments.tenant_of(tx, tenant_id=payment.tenant_id, email=payment.email)
@@ -49,6 +52,7 @@ class Payments:
                 tenant_id=tenant_id,
                 amount=payment.amount,
                 currency=payment.currency,
+                is_refused=await payments.is_deleted(tx, tenant_id),
             )
             known = await payments.record(tx, event)
             if (known.tenant_id, known.amount, known.refund_of) != (event.tenant_id, event.amount, None):
@@ -56,6 +60,12 @@ class Payments:
             return known
 
         event = await self._databases.central.run(TransactionStep.PAYMENT, work)
+        if event.is_refused:
+            log.warning("payment.refused", event_id=payment.event_id, tenant_id=event.tenant_id, amount=event.amount)
+            raise Conflict(
+                "The account of this tenant was deleted, so nothing was credited. Refund the payment at the payment "
+                "provider. Console → Payments lists it."
+            )
         await self._ledger.credit(
             event.tenant_id, event.amount, reference=payment.reference, description=payment.description
         )
@@ -65,7 +75,8 @@ class Payments:
     async def refund(self, refund: Refund) -> str:
         """Take back the tokens of a refunded payment, once per event id, and return the tenant's id.
 
-        Tokens that were already spent are owed: later credits and refunds of jobs pay them.
+        Tokens that were already spent are owed: later credits and refunds of jobs pay them. Nothing is taken back for a
+        payment that was not credited.
         """
 
         async def work(tx: Tx) -> PaymentEvent:
@@ -86,17 +97,19 @@ class Payments:
                 amount=amount,
                 currency=payment.currency,
                 refund_of=refund.payment_id,
+                is_refused=payment.is_refused,
             )
             return await payments.record(tx, event)
 
         event = await self._databases.central.run(TransactionStep.PAYMENT, work)
-        await self._ledger.take_back(
-            event.tenant_id,
-            event.amount,
-            reference=refund.reference,
-            description="Taken back: the payment was refunded.",
-            may_owe=True,
-        )
+        if not event.is_refused:
+            await self._ledger.take_back(
+                event.tenant_id,
+                event.amount,
+                reference=refund.reference,
+                description="Taken back: the payment was refunded.",
+                may_owe=True,
+            )
         log.info("payment.refunded", event_id=refund.event_id, tenant_id=event.tenant_id, amount=event.amount)
         return event.tenant_id
 

@@ -18,11 +18,13 @@ class PaymentEvent:
     amount: int
     currency: str | None
     refund_of: str | None = None
+    # The account was already deleted: nothing was credited.
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedPayment:
-    """A payment with its user, and the number of tokens that were taken back."""
+    """A payment with its user, and the number of tokens that were refunded."""
 
     provider_event_id: str
     tenant_id: str
@@ -31,6 +33,7 @@ class ListedPayment:
     amount: int
     refunded: int
     currency: str | None
+    is_refused: bool
     created_at: datetime
 
 
@@ -45,6 +48,12 @@ async def tenant_of(tx: Tx, *, tenant_id: str | None, email: str | None) -> str 
         query = select(users.c.tenant_id).where(users.c.email == email)
     found: str | None = await tx.scalar(query)
     return found
+
+
+async def is_deleted(tx: Tx, tenant_id: str) -> bool:
+    """Whether the account of a tenant is deleted. Locks the tenant against its deletion."""
+    query = select(tenants.c.deleted_at).where(tenants.c.id == tenant_id).with_for_update(read=True)
+    return await tx.scalar(query) is not None
 
 
 async def record(tx: Tx, event: PaymentEvent) -> PaymentEvent:
@@ -77,7 +86,7 @@ async def newest(
     """Return payments of a period, newest first, starting after the payment with this id."""
     e, r = payment_events, payment_events.alias("refund")
     returned = select(func.coalesce(func.sum(r.c.amount), 0)).where(r.c.refund_of == e.c.provider_event_id)
-    names = ("provider_event_id", "tenant_id", "amount", "currency", "created_at")
+    names = ("provider_event_id", "tenant_id", "amount", "currency", "is_refused", "created_at")
     query = (
         select(*(e.c[name] for name in names), users.c.email, returned.scalar_subquery().label("refunded"))
         .outerjoin(users, users.c.tenant_id == e.c.tenant_id)

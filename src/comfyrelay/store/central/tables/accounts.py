@@ -113,6 +113,8 @@ payment_events = Table(
     Column("currency", Text),
     # The payment that this event refunds, wholly or in part.
     Column("refund_of", Text),
+    # The account was already deleted: nothing was credited.
+    Column("is_refused", Boolean, nullable=False, server_default=false()),
     Column("created_at", UtcTime, nullable=False),
     partial_index("ix_payment_events_refund_of", "refund_of", where="refund_of IS NOT NULL"),
 )

@@ -3,7 +3,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Coins } from "lucide-react";
 import { get } from "@/api/client";
 import type { components } from "@/api/schema";
-import { EmptyState, FilterChip } from "@/kit";
+import { EmptyState, FilterChip, StatusBadge } from "@/kit";
 import { Header } from "@/kit/Header";
 import { Table } from "@/kit/Table";
 import { console as console_ } from "@/texts/console";
@@ -90,6 +90,9 @@ export const NoPayments = ({ isFiltered }: { isFiltered: boolean }) => (
   />
 );
 
+/** Whether the payment arrived after its account was deleted, and the money was not returned yet. */
+const needsRefund = (payment: Payment) => payment.is_refused && payment.refunded < payment.amount;
+
 function RevenueTable({ rows, by }: { rows: readonly Revenue[]; by: (typeof GROUPS)[number] }) {
   const { columns } = texts;
   return (
@@ -124,7 +127,7 @@ function RevenueTable({ rows, by }: { rows: readonly Revenue[]; by: (typeof GROU
   );
 }
 
-function PaymentTable({ rows }: { rows: readonly Payment[] }) {
+export function PaymentTable({ rows }: { rows: readonly Payment[] }) {
   const { columns } = texts;
   return (
     <Table<Payment>
@@ -142,6 +145,7 @@ function PaymentTable({ rows }: { rows: readonly Payment[] }) {
                 {each.email ?? each.tenant_id}
               </Link>
               <span>{each.event_id}</span>
+              {needsRefund(each) && <span>{texts.notCreditedAdvice}</span>}
             </div>
           ),
         },
@@ -150,7 +154,14 @@ function PaymentTable({ rows }: { rows: readonly Payment[] }) {
           id: "refunded",
           name: columns.refunded,
           align: "end",
-          show: (each) => (each.refunded ? shared.count(each.refunded) : "–"),
+          show: (each) =>
+            needsRefund(each) ? (
+              <StatusBadge status="failed">{texts.notCredited}</StatusBadge>
+            ) : each.refunded ? (
+              shared.count(each.refunded)
+            ) : (
+              "–"
+            ),
         },
         { id: "currency", name: columns.currency, show: (each) => each.currency ?? "–" },
         { id: "at", name: columns.at, show: (each) => <RelativeTime at={each.created_at} /> },

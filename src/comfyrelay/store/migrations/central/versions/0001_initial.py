@@ -124,6 +124,7 @@ def _create_accounts() -> None:
         sa.Column("amount", sa.BigInteger(), nullable=False),
         sa.Column("currency", sa.Text()),
         sa.Column("refund_of", sa.Text()),
+        sa.Column("is_refused", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
     )
     _create_partial_index("ix_payment_events_refund_of", "payment_events", ["refund_of"], where="refund_of IS NOT NULL")
