@@ -20,9 +20,9 @@ from tests.support.world import PATIENCE_SECONDS
 _NUMBERS = itertools.count(1)
 
 
-def png(colour: str = "red") -> bytes:
+def png(colour: str = "red", *, width: int = 8) -> bytes:
     file = io.BytesIO()
-    Image.new("RGB", (8, 8), colour).save(file, "PNG")
+    Image.new("RGB", (width, 8), colour).save(file, "PNG")
     return file.getvalue()
 
 

@@ -227,6 +227,7 @@ async def test_own_workflows_require_the_permission(api: Api, people: People) ->
         ("POST", "/api/workflows/{slug}/versions/{number}/bring-back"): {},
         ("POST", "/api/ai-jobs"): {"workflow_slug": "own", "idempotency_key": "own"},
         ("POST", "/api/ai-jobs/price"): {"workflow_slug": "own"},
+        ("POST", "/api/batches/price"): {"workflow_slug": "own", "items": [{}]},
         ("POST", "/api/batches"): {"workflow_slug": "own", "idempotency_key": "own", "items": [{}]},
         ("POST", "/api/v2/jobs"): {"workflow": graph},
     }

@@ -103,6 +103,7 @@ class TestPermission:
         for method, target, sent in (
             ("POST", "/api/ai-jobs", body),
             ("POST", "/api/ai-jobs/price", {"workflow_slug": slug}),
+            ("POST", "/api/batches/price", {"workflow_slug": slug, "items": [{}]}),
             ("POST", "/api/workflows", WORKFLOW),
             ("POST", f"/api/workflows/{slug}/versions/1/bring-back", {}),
             ("POST", f"/api/ai-jobs/{job['id']}/workflow", {}),

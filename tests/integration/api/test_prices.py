@@ -1,12 +1,14 @@
 """Prices that depend on the inputs: the price on the button is the price that is charged."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from comfyrelay.errors import RunTimedOut
-from tests.support.api import Api, Caller, problem_of
+from tests.support.api import Api, Caller, open_api, problem_of
 from tests.support.api_calls import complete, lease, png, upload
+from tests.support.world import PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
 
@@ -147,6 +149,32 @@ async def test_changed_price_of_a_batch_is_refused_with_the_new_one(api: Api) ->
     assert (await user.get("/api/batches"))["items"] == []
     await user.post("/api/batches", {**body, "expected_tokens": 12})
     assert await balance(user) == 88
+
+
+async def test_price_of_a_batch_is_charged(api: Api) -> None:
+    user, admin = await api.user(tokens=5000), await root(api)
+    formula = "steps + 1000000 * megapixels"
+    effect_id = await offer(api, admin, credits_cost=1, price_formula=formula, max_credits_cost=99)
+    files = [await upload(user, png(width=1 + number % 8)) for number in range(30)]
+    items = [{"input_file_id": file, "input_payload": {"steps": 1 + at % 2}} for at, file in enumerate(files)]
+    body = {"effect_id": effect_id, "items": items}
+    price = await user.post("/api/batches/price", body)
+    assert price["items"] == [1 + at % 2 + 8 * (1 + at % 8) for at in range(30)]
+    assert price["tokens"] == sum(price["items"])
+    assert await balance(user) == 5000
+    await user.post("/api/batches", {**body, "idempotency_key": "k", "expected_tokens": price["tokens"]})
+    assert await balance(user) == 5000 - price["tokens"]
+
+
+async def test_batch_that_is_too_large_has_no_price(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> None:
+    async with open_api(backend, tmp_path, max_batch_nodes=2 * len(GRAPH)) as api:
+        user, admin = await api.user(), await root(api)
+        effect_id = await offer(api, admin, credits_cost=1, price_formula="steps", max_credits_cost=60)
+        body = {"effect_id": effect_id, "items": [{"input_payload": {"steps": 4}}] * 2}
+        assert await user.post("/api/batches/price", body) == {"tokens": 8, "items": [4, 4]}
+        problem = problem_of(await user.call("POST", "/api/batches/price", {**body, "items": [{}] * 3}), 413)
+        assert problem["detail"] == "A batch of this effect has at most 2 items. Send several batches."
+        problem_of(await user.call("POST", "/api/batches/price", {**body, "items": []}), 422)
 
 
 @pytest.mark.parametrize(

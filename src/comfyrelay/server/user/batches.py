@@ -11,6 +11,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.pacing import paced
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.prices import BatchPrice, BatchPriceRequest
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
@@ -46,6 +47,22 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
     if not is_new:
         response.status_code = 200
     return Answer(data=batch_body(state), message="Submitted." if is_new else "Already submitted.")
+
+
+@router.post("/price", responses=error_responses(403, 404, 409, 422))
+@large_body(authenticate_user)
+async def find_prices(body: BatchPriceRequest, context: ContextOf, user: CurrentUser) -> Answer[BatchPrice]:
+    """Get the price of a batch with these items. Send `tokens` as `expected_tokens`."""
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key="price",
+        effect_id=body.effect_id,
+        workflow_slug=body.workflow_slug,
+        items=[ItemRequest(**dict(item)) async for item in paced(body.items)],
+    )
+    prices = await context.engine.jobs.batches.find_prices(request)
+    return Answer(data=BatchPrice(tokens=sum(prices), items=prices))
 
 
 @router.get("", responses=error_responses(422))

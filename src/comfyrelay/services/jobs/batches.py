@@ -12,7 +12,7 @@ from comfyrelay.domain.bulk import MAX_ITEMS, BatchAxis
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.queue.states import ACTIVE_JOB, TERMINAL_JOB, JobStatus
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
-from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, TooLarge
+from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput
 from comfyrelay.pacing import paced
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission import rerun
@@ -145,6 +145,11 @@ class Batches:
             raise IdempotencyConflict
         return await self.state(request.tenant_id, batch.id), is_new
 
+    async def find_prices(self, request: BatchRequest) -> list[int]:
+        """Return the tokens that each item would reserve, without writing anything."""
+        requests = [_job_request(request, item, number) async for number, item in paced(enumerate(request.items))]
+        return await self._resolve.find_prices(await self._databases.shard_of(request.tenant_id), requests)
+
     async def find_known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
         """Find the batch of an earlier equal request. Raises `IdempotencyConflict` if another request used the key."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -192,16 +197,7 @@ class Batches:
             workflow_slug=request.workflow_slug,
             is_guest=request.is_guest,
         )
-        # Check the size before the expensive part, which walks the graph once per item.
-        max_nodes = self._settings.max_batch_nodes
-        if len(request.items) * target.size > max_nodes:
-            most = max_nodes // target.size
-            if target.effect is not None:
-                raise TooLarge(f"A batch of this effect has at most {most} items. Send several batches.")
-            raise TooLarge(
-                f"A batch has at most {max_nodes} nodes or filled-in inputs (COMFYRELAY_MAX_BATCH_NODES), which allows "
-                f"{most} items with this graph. Send several batches."
-            )
+        self._resolve.check_batch_size(target, len(request.items))
         found = await self._resolve.load_media(
             shard, request.tenant_id, request.items, target, hash_content=request.reuse
         )

@@ -22,19 +22,21 @@ vi.mock("./JobPreview", () => ({ JobPreview: () => null }));
 const effect = { ...choice, kind: "effect" as const, effectId: 1, tokens: 4, hasFixedPrice: false };
 const COMMAND = { argv: null, isShown: false, problem: null, errors: {} };
 
-/** The inputs of the price requests. */
-let priced: unknown[] = [];
+/** The items of each price request. */
+let priced: unknown[][] = [];
 
 beforeEach(() => {
   priced = [];
-  vi.mocked(post).mockImplementation((async (_path: string, { body }: { body: PricedInputs }) => {
-    priced.push({ ...body.input_payload, ...(body.input_file_id && { file: body.input_file_id }) });
-    return { data: { tokens: body.input_file_id === "id-b.png" ? 12 : 9 } };
+  vi.mocked(post).mockImplementation((async (_path: string, { body }: { body: { items: PricedItem[] } }) => {
+    priced.push(
+      body.items.map(({ input_payload, input_file_id: file }) => ({ ...input_payload, ...(file && { file }) })),
+    );
+    return { data: { items: body.items.map((each) => (each.input_file_id === "id-b.png" ? 12 : 9)) } };
   }) as never);
 });
 afterEach(() => changeDraft(effect.slug, () => EMPTY));
 
-interface PricedInputs {
+interface PricedItem {
   input_payload: object;
   input_file_id?: string;
 }
@@ -99,10 +101,22 @@ it.each([
   changeDraft(of.slug, () => draft({ texts: { steps: "30", seed: "5", prompt: "a cat" } }));
   mount({ of, isPriced: true });
   await screen.findByText(new RegExp(texts.plan.tokens(tokens)));
-  expect(priced).toEqual(asked);
+  expect(priced).toEqual([asked]);
   vi.mocked(call).mockResolvedValue({ data: { id: "1", total: 2 } } as never);
   fireEvent.click(screen.getByRole("button"));
   await waitFor(() => expect(vi.mocked(call).mock.lastCall?.[2]).toMatchObject({ expected_tokens: tokens }));
+});
+
+it("shows the exact price of many files, with one request", async () => {
+  const names = Array.from({ length: 30 }, (_, number) => (number ? `${number}.png` : "b.png"));
+  const of = { ...effect, priceNeedsInput: true };
+  changeDraft(of.slug, () => draft({ files: { image: names.map(file) } }));
+  mount({ of, isPriced: true });
+  await screen.findByText(new RegExp(texts.plan.tokens(29 * 9 + 12)));
+  expect(priced.map((items) => items.length)).toEqual([30]);
+  vi.mocked(call).mockResolvedValue({ data: { id: "1", total: 30 } } as never);
+  fireEvent.click(screen.getByRole("button"));
+  await waitFor(() => expect(vi.mocked(call).mock.lastCall?.[2]).toMatchObject({ expected_tokens: 273 }));
 });
 
 it("shows the price before the upload if it does not depend on the file", async () => {

@@ -1,6 +1,6 @@
 // The price of the jobs of a draft, before they are submitted.
 
-import { useQueries } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { type BodyOf, post } from "@/api/client";
 import { stringify } from "@/api/json";
@@ -11,15 +11,23 @@ import { jobRequests, payloadOf } from "./submission";
 import { isCountedByServer } from "./sweep";
 
 type PriceRequest = BodyOf<"/api/ai-jobs/price", "post">;
+type BatchPriceRequest = BodyOf<"/api/batches/price", "post">;
 
 export const PRICES = ["price"] as const;
-// the server measures each file
-const MAX_FILES = 20;
 
 export const jobPrice = (body: PriceRequest | null) => ({
   queryKey: [...PRICES, stringify(body)] as const,
   queryFn: async ({ signal }: { signal: AbortSignal }) =>
     (await post("/api/ai-jobs/price", { body: body ?? {}, signal })).data.tokens,
+  enabled: body !== null,
+  retry: false,
+});
+
+/** The price of each item of a batch. */
+const itemPrices = (body: BatchPriceRequest | null) => ({
+  queryKey: [...PRICES, "items", stringify(body)] as const,
+  queryFn: async ({ signal }: { signal: AbortSignal }) =>
+    (await post("/api/batches/price", { body: body ?? { items: [] }, signal })).data.items,
   enabled: body !== null,
   retry: false,
 });
@@ -40,29 +48,26 @@ export function priceRequest(choice: Choice, draft: Draft, fileId: string | null
   };
 }
 
-/** The requests whose prices add up to the price of all jobs, and how often each counts. */
-function priceRequests(choice: Choice, draft: Draft): { body: PriceRequest; jobs: number }[] | null {
+/** The request for the price of each file that the price depends on, or of any job, and the number of jobs of each. */
+function batchRequestOf(choice: Choice, draft: Draft): { body: BatchPriceRequest; jobs: number[] } | null {
   if (choice.hasFixedPrice || isCountedByServer(choice, draft) || pendingUploads(draft).length) return null;
   const jobs = new Map<string | null, number>();
   for (const { input_file_id } of jobRequests(choice, draft)) {
     const file = choice.priceNeedsInput ? (input_file_id ?? null) : null;
     jobs.set(file, (jobs.get(file) ?? 0) + 1);
   }
-  if (jobs.size > MAX_FILES) return null;
-  const found = [...jobs].flatMap(([file, count]) => {
-    const body = priceRequest(choice, draft, file);
-    return body ? [{ body, jobs: count }] : [];
-  });
-  return found.length === jobs.size ? found : null;
+  const [first] = jobs.keys();
+  const request = first === undefined ? null : priceRequest(choice, draft, first);
+  if (!request) return null;
+  const { effect_id, input_payload } = request;
+  const items = [...jobs.keys()].map((file) => ({ input_payload, ...(file !== null && { input_file_id: file }) }));
+  return { body: { effect_id, items }, jobs: [...jobs.values()] };
 }
 
 /** The price of all jobs of an effect whose price depends on the inputs; null while it is unknown. */
 export function usePriceOfJobs({ choice, draft }: Form, isDesk: boolean): number | null {
-  const requests = useMemo(() => (isDesk ? null : priceRequests(choice, draft)), [choice, draft, isDesk]);
-  const prices = useQueries({ queries: (requests ?? []).map(({ body }) => jobPrice(body)) });
-  if (!requests) return null;
-  return requests.reduce<number | null>((sum, { jobs }, place) => {
-    const price = prices[place]?.data;
-    return sum === null || price === undefined ? null : sum + jobs * price;
-  }, 0);
+  const request = useMemo(() => (isDesk ? null : batchRequestOf(choice, draft)), [choice, draft, isDesk]);
+  const { data: prices } = useQuery(itemPrices(request?.body ?? null));
+  if (!request || !prices) return null;
+  return prices.reduce((sum, price, place) => sum + price * (request.jobs[place] ?? 0), 0);
 }

@@ -240,16 +240,31 @@ class Resolver:
         [new] = await self.resolve_jobs([request], target, found, request_digest=request_digest)
         return new
 
-    async def find_price(self, shard: Database, request: JobRequest) -> int:
-        """Return the tokens that a job would reserve. Inputs that do not change the price may be missing."""
-        target = await self.find_target(
-            request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
-        )
+    async def find_prices(self, shard: Database, requests: Sequence[JobRequest]) -> list[int]:
+        """Return the tokens that each job of a batch, or a single job, would reserve. Inputs that do not change the
+        price may be missing."""
+        first = requests[0]
+        target = await self.find_target(first.tenant_id, effect_id=first.effect_id, workflow_slug=first.workflow_slug)
+        if len(requests) > 1:
+            self.check_batch_size(target, len(requests))
         if target.effect is not None:
             target = replace(target, properties=_required_for_price(target.effect, target.properties))
-        found = await self.load_media(shard, request.tenant_id, [request.item], target)
-        [job] = await self.build_jobs([request], target, found, request_digest="")
-        return job.reserved_tokens
+        found = await self.load_media(shard, first.tenant_id, [request.item for request in requests], target)
+        jobs = await self.build_jobs(requests, target, found, request_digest="")
+        return [job.reserved_tokens for job in jobs]
+
+    def check_batch_size(self, target: Target, count: int) -> None:
+        """Raise `TooLarge` before the expensive part, which walks the graph once per item."""
+        max_nodes = self._settings.max_batch_nodes
+        if count * target.size <= max_nodes:
+            return
+        most = max_nodes // target.size
+        if target.effect is not None:
+            raise TooLarge(f"A batch of this effect has at most {most} items. Send several batches.")
+        raise TooLarge(
+            f"A batch has at most {max_nodes} nodes or filled-in inputs (COMFYRELAY_MAX_BATCH_NODES), which allows "
+            f"{most} items with this graph. Send several batches."
+        )
 
     async def resolve_jobs(
         self,

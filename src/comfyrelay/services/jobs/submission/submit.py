@@ -105,7 +105,8 @@ class JobSubmission:
 
     async def find_price(self, request: JobRequest) -> int:
         """Return the tokens that a job would reserve, without writing anything."""
-        return await self._resolve.find_price(await self._databases.shard_of(request.tenant_id), request)
+        [price] = await self._resolve.find_prices(await self._databases.shard_of(request.tenant_id), [request])
+        return price
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
         """Retry a failed or canceled job as a new job with a new reservation. A job is retried at most once."""
