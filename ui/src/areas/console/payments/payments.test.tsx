@@ -10,7 +10,14 @@ it.each([
   [true, 100, false],
   [false, 0, false],
 ])("marks a payment whose money must be returned: refused %s, %s refunded", (is_refused, refunded, isMarked) => {
-  const payment = { event_id: "evt", tenant_id: "1", email: null, amount: 100, currency: "EUR", created_at: "2026-01-01" };
+  const payment = {
+    event_id: "evt",
+    tenant_id: "1",
+    email: null,
+    amount: 100,
+    currency: "EUR",
+    created_at: "2026-01-01",
+  };
   render(<PaymentTable rows={[{ ...payment, is_refused, refunded }]} />);
   expect(screen.queryAllByText(payments.notCredited)).toHaveLength(isMarked ? 1 : 0);
 });
