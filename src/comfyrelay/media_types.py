@@ -17,6 +17,7 @@ _MORE_TYPES = {
     ".glb": "model/gltf-binary",
     ".m4a": "audio/mp4",
     ".m4v": "video/x-m4v",
+    ".md": "text/markdown",
     ".mkv": "video/x-matroska",
     ".ogg": "audio/ogg",
     ".opus": "audio/ogg",

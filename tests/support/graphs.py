@@ -58,5 +58,13 @@ def invert_video(name: str = "none.mp4") -> Graph:
     }
 
 
+def saved_text(file_format: str = "txt") -> Graph:
+    inputs = {"text": ["1", 0], "filename_prefix": "note", "format": file_format}
+    return {
+        "1": {"class_type": "PrimitiveString", "inputs": {"value": "a note"}},
+        "2": {"class_type": "SaveText", "inputs": inputs},
+    }
+
+
 def words(text: str = "hello") -> Graph:
     return {"1": {"class_type": "PreviewAny", "inputs": {"source": text}}}

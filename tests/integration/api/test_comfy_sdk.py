@@ -25,7 +25,7 @@ from comfyrelay.simulator.misbehaviour import Fail, Slow
 from tests.support.api_calls import png
 from tests.support.comfy_site import ComfySite, open_comfy_site
 from tests.support.comfyui_site import MODELS, open_site, painted
-from tests.support.graphs import five_images, invert, invert_file
+from tests.support.graphs import five_images, invert, invert_file, saved_text
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, SqliteBackend
 
 pytestmark = pytest.mark.both_databases
@@ -228,21 +228,23 @@ async def test_jobs_run_on_the_worker_that_has_their_nodes_and_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second worker has a different model, and lacks `SaveText`."""
-    text = {"text": ["1", 0], "filename_prefix": "note", "format": "txt"}
-    noted = {
-        "1": {"class_type": "PrimitiveString", "inputs": {"value": "a note"}},
-        "2": {"class_type": "SaveText", "inputs": text},
-    }
     async with open_site(backend, storage_url, tmp_path, versions=(TRIED[-1], "0.7.0")) as site:
         assert site.client.user is not None
         monkeypatch.setenv("COMFY_BASE_URL", site.api.context.settings.base_url)
         token = site.client.user.headers["Authorization"].removeprefix("Bearer ")
         async with AsyncComfy(api_key=token) as client:
-            for graph, prompts in ((painted(MODELS[1]), (0, 1)), (noted, (1, 1)), (painted(MODELS[0]), (2, 1))):
+            for graph, prompts in ((painted(MODELS[1]), (0, 1)), (saved_text(), (1, 1)), (painted(MODELS[0]), (2, 1))):
                 await client.run(client.workflows.from_json(graph), timeout=PATIENCE_SECONDS)
                 assert tuple(simulator.log.count("POST", "/prompt") for simulator in site.simulators) == prompts
             with pytest.raises(InvalidWorkflow, match="NoSuchNode"):
                 await client.submit(client.workflows.from_json({"1": {"class_type": "NoSuchNode", "inputs": {}}}))
+
+
+@pytest.mark.parametrize("file_format", ["txt", "md"])
+async def test_saved_text_is_one_output(client: AsyncComfy, file_format: str) -> None:
+    job = await client.run(client.workflows.from_json(saved_text(file_format)), timeout=PATIENCE_SECONDS)
+    [output] = (await client.jobs.get(job.id)).outputs
+    assert (output.node_id, output.name, output.type) == ("2", f"note_00001.{file_format}", "text")
 
 
 async def test_failed_job_raises_with_the_reason(sdk: ComfySite, client: AsyncComfy) -> None:

@@ -14,7 +14,7 @@ from comfyrelay.comfyui import ComfyClient, OutputFile, RunResult
 from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.simulator import LostFile, Simulator
 from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, others, pick
-from tests.support.graphs import clip, invert, words
+from tests.support.graphs import clip, invert, saved_text, words
 from tests.support.leases import disconnect, make_lease, open_storage
 
 VIDEO: dict[str, Any] = {"output_extension": "mp4", "output_mime_type": "video/mp4"}
@@ -187,6 +187,16 @@ async def test_every_saved_file_of_a_run_is_an_output(comfy: ComfyClient, tmp_pa
 )
 def test_previews_and_repeated_files_are_not_extra_outputs(files: list[str], expected: list[str]) -> None:
     assert [file.filename for file in others(make_result(*files), make_lease())] == expected
+
+
+@pytest.mark.parametrize("file_format", ["txt", "md", "json"])
+async def test_saved_text_is_one_output(comfy: ComfyClient, tmp_path: Path, file_format: str) -> None:
+    """ComfyUI reports the text of `SaveText` and the file that contains it."""
+    result, lease = await comfy.run(saved_text(file_format)), make_lease(max_output_files=9, **TEXT)
+    first = await collect(comfy, result, lease, tmp_path / "output.txt")
+    assert (first.metadata["filename"], first.mime_type) == (f"note_00001.{file_format}", "text/plain")
+    assert first.metadata["texts"] == {"2": "a note"}
+    assert await collect_more(comfy, result, lease, tmp_path) == ((), None)
 
 
 async def test_missing_extra_file_does_not_fail_the_job(

@@ -103,8 +103,8 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
     else:
         about |= _place_in_run(picked)
         size, sha256 = await _fetch(server, picked, to, max_bytes)
-        if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
-            # The run created a file of an unexpected type.
+        is_expected = _has_extension(picked, lease) or (_is_text(mime_type) and _is_text(picked.mime_type))
+        if not is_expected and picked.mime_type != "application/octet-stream":
             mime_type = picked.mime_type
     return CollectedOutput(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
 
@@ -132,7 +132,9 @@ async def collect_more(
 ) -> tuple[tuple[CollectedOutput, ...], str | None]:
     """Save the other files in node order, then texts as files. Returns the files, and a sentence about omitted
     files."""
-    outputs: list[OutputFile | tuple[str, str]] = [*others(result, lease), *_other_texts(result, lease).items()]
+    saved_as_files = _nodes_with_text_files(result)
+    texts = [(node_id, text) for node_id, text in _other_texts(result, lease).items() if node_id not in saved_as_files]
+    outputs: list[OutputFile | tuple[str, str]] = [*others(result, lease), *texts]
     max_files, max_bytes = lease.job.max_output_files or 1, lease.job.max_output_bytes
     saved: list[CollectedOutput] = []
     for output in outputs[: max_files - 1]:
@@ -236,8 +238,18 @@ def _text_node(result: RunResult, lease: Lease) -> str | None:
     """Return the node whose text is the job's output, if the output is text, or may have any type and there is no
     file."""
     promised = lease.payload.output_mime_type
-    is_text = promised.startswith("text/") or promised == "application/json"
-    if not is_text and (promised != OCTET_STREAM or result.files):
+    if not _is_text(promised) and (promised != OCTET_STREAM or result.files):
         return None
+    saved_as_files = _nodes_with_text_files(result)
+    nodes = [node_id for node_id in result.texts if node_id not in saved_as_files]
     wanted = lease.payload.output_node_id
-    return wanted if wanted in result.texts else next(iter(result.texts), None)
+    return wanted if wanted in nodes else next(iter(nodes), None)
+
+
+def _nodes_with_text_files(result: RunResult) -> set[str]:
+    """Return the nodes that saved their text as a file, such as `SaveText`."""
+    return {file.node_id for file in result.files if _is_text(file.mime_type)}
+
+
+def _is_text(mime_type: str) -> bool:
+    return mime_type.startswith("text/") or mime_type == "application/json"
