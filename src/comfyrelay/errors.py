@@ -21,6 +21,7 @@
     ├── LeadershipLost, NotReady another process has become the leader; the server cannot serve requests
     ├── Canceled                 the job was canceled
     ├── GraphError               ComfyUI cannot run this graph
+    │   ├── InvalidNodes         no output of the graph can run; has the errors of its nodes
     │   └── GraphNotAllowed      a tenant's graph uses nodes or files that it must not use
     ├── TransferFailed           a file of a job could not be downloaded or uploaded; see `fault`
     ├── ComfyError               a run failed on a ComfyUI server; see `fault`
@@ -282,6 +283,17 @@ class GraphError(ComfyRelayError):
     """This is not a ComfyUI graph in API format."""
 
     code = "invalid_graph"
+
+
+class InvalidNodes(GraphError):
+    """No output of this graph can run."""
+
+    code = "invalid_nodes"
+
+    def __init__(self, detail: str | None = None, *, node_errors: Mapping[str, Any]) -> None:
+        """`node_errors` are the errors by node id, in ComfyUI's format."""
+        self.node_errors = dict(node_errors)
+        super().__init__(detail)
 
 
 class GraphNotAllowed(GraphError):

@@ -11,7 +11,9 @@ from sqlalchemy import event
 
 from comfyrelay.comfyui.editor.convert import convert_workflow
 from comfyrelay.server.comfy_api import events
+from comfyrelay.services.comfyui_api.submission import PromptRequest, RefusedPrompt
 from comfyrelay.services.jobs.graph_jobs import RECENT_SECONDS, UNUSED_AT_LIMIT_SECONDS, UNUSED_SECONDS
+from comfyrelay.simulator.nodes.catalogue import DEFINITIONS as DEFINED
 from comfyrelay.store.central import library
 from tests.integration.api.test_node_definitions import bring
 from tests.support.api import Api, Caller, open_api
@@ -28,6 +30,11 @@ SAMPLER: dict[str, Any] = {
     "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurry"}},
     "9": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "ComfyUI"}},
 }
+
+
+def described_nodes() -> dict[str, Any]:
+    """Return the node definitions of a real ComfyUI."""
+    return {class_type: dict(definition.described) for class_type, definition in DEFINED.items()}
 
 
 async def send(user: Caller, graph: dict[str, Any], **more: Any) -> Any:
@@ -66,7 +73,37 @@ async def test_graph_whose_output_depends_on_a_cycle_is_refused(api: Api) -> Non
     cycle["7"] = {"class_type": "Join", "inputs": {"a": ["6", 0]}}
     user = await api.user()
     error = refusal(await user.call("POST", JOBS, {"workflow": cycle}), 422)
-    assert (error["code"], error["message"]) == ("invalid_workflow", "The links of these nodes form a cycle: 6, 7.")
+    assert error["code"] == "invalid_workflow"
+    assert error["details"]["node_errors"].keys() == {"6", "7"}
+
+
+async def test_graph_that_comfyui_would_refuse_is_refused(api: Api) -> None:
+    """The Comfy API and ComfyUI's own API apply the same rules."""
+    user = await api.user()
+    assert user.user is not None
+    too_small = {**invert(), "1": {**invert()["1"], "inputs": {**invert()["1"]["inputs"], "width": 0}}}
+    # Without definitions, this cannot be checked.
+    await send(user, too_small)
+    await api.effect()
+    await bring(await api.worker(), described_nodes())
+    error = refusal(await user.call("POST", JOBS, {"workflow": too_small}), 422)
+    assert error["code"] == "invalid_workflow"
+    assert [each["type"] for each in error["details"]["node_errors"]["1"]["errors"]] == ["value_smaller_than_min"]
+    prompt = await api.engine.comfyui_api.submission.submit(PromptRequest(user=user.user, graph=too_small))
+    assert isinstance(prompt, RefusedPrompt)
+    assert error["details"]["node_errors"] == prompt.node_errors
+    unknown = {**invert(), "2": {**invert()["2"], "class_type": "NoSuchNode"}}
+    error = refusal(await user.call("POST", JOBS, {"workflow": unknown}), 422)
+    assert (error["code"], "NoSuchNode" in error["message"]) == ("invalid_workflow", True)
+
+
+async def test_valid_outputs_run_without_the_invalid_ones(api: Api) -> None:
+    user = await api.user()
+    await api.effect()
+    await bring(await api.worker(), described_nodes())
+    faulty = {"8": {"class_type": "SaveImage", "inputs": {"filename_prefix": "never"}}}
+    job = await send(user, invert() | faulty)
+    assert (await user.call("GET", f"{JOBS}/{job['id']}/workflow")).json()["workflow"] == invert()
 
 
 async def test_missing_nodes_are_named_without_offering_to_wait(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from comfyrelay.comfyui.graphs import cycles
 from comfyrelay.comfyui.graphs.cycles import check_cycles, find_cycles
+from comfyrelay.comfyui.graphs.validation import MAX_CYCLE_NODES, validate
 from comfyrelay.errors import GraphError
-from comfyrelay.services.comfyui_api.validation import MAX_CYCLE_NODES, validate
 from tests.support.operations import Counter
 
 

@@ -41,7 +41,7 @@ _CODES: list[tuple[type[ComfyRelayError], int, str]] = [
     (TooManyActiveJobs, 429, "queue_full"),
     (TooManyRequests, 429, "rate_limited"),
 ]
-_DETAILS = ("errors", "required_tokens", "missing")
+_DETAILS = ("errors", "required_tokens", "missing", "node_errors")
 # Clients retry a refused submission after this time.
 QUEUE_FULL_SECONDS = 2
 SERVER_ERROR = "upstream_error"

@@ -6,6 +6,7 @@ from uuid import UUID
 import structlog
 from starlette.responses import JSONResponse, Response
 
+from comfyrelay.comfyui.graphs.validation import Problem, problem, shape_problem
 from comfyrelay.errors import InvalidInput, MissingOnWorkers
 from comfyrelay.server.comfyui_api.routing import Call, ComfyuiRoutes, empty, read_object, texts_in
 from comfyrelay.server.comfyui_api.views import (
@@ -17,7 +18,6 @@ from comfyrelay.server.comfyui_api.views import (
 )
 from comfyrelay.services.comfyui_api.prompts import ENDED, RUNNING, WAITING
 from comfyrelay.services.comfyui_api.submission import PromptRequest, RefusedPrompt
-from comfyrelay.services.comfyui_api.validation import Problem, problem, shape_problem
 from comfyrelay.text import is_storable
 
 routes = ComfyuiRoutes()

@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from comfyrelay.comfyui.graphs.validation import problem
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Forbidden, InsufficientTokens, InvalidInput, TooLarge, Unauthorized
 from comfyrelay.http_client import origin_parts
@@ -21,7 +22,6 @@ from comfyrelay.server.http.bodies import SMALL_BYTES, large_body, read_body
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.holders import HolderKind, hold_connection
 from comfyrelay.server.http.problems import problem_response
-from comfyrelay.services.comfyui_api.validation import problem
 from comfyrelay.settings import Settings
 
 log = structlog.get_logger(__name__)

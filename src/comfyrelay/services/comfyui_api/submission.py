@@ -13,6 +13,7 @@ from comfyrelay.comfyui.editor.workflow import editor_file_in
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import files_in
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
+from comfyrelay.comfyui.graphs.validation import Problem, ValidatedGraph, needed, validate
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord, PromptRecord
@@ -21,7 +22,6 @@ from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.comfyui_api.input_files import InputFiles
-from comfyrelay.services.comfyui_api.validation import Problem, ValidatedGraph, needed, validate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.graph_jobs import GraphJobs, GraphRequest, asset_reference
 from comfyrelay.services.queue.control import JobControl
@@ -106,6 +106,7 @@ class PromptSubmission:
                 graph=_with_assets(graph, {place: ids[name] for place, name in names.items() if name in ids}),
                 drawn=editor_file_in(request.extra_data),
                 idempotency_key=None if request.prompt_id is None else f"{KEY_PREFIX}{request.prompt_id}",
+                is_validated=True,
             ),
             also=write,
         )

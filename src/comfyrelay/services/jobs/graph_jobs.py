@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfyui.graphs.validation import ASSET, needed, validate
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
@@ -29,6 +30,7 @@ from comfyrelay.errors import (
     DatabaseUnavailable,
     IdempotencyConflict,
     InvalidInput,
+    InvalidNodes,
     MissingAsset,
     NotFound,
     WorkflowLimitReached,
@@ -47,7 +49,6 @@ from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.library import graphs, media
 from comfyrelay.text import is_storable
 
-ASSET = "core/ASSET"
 WORKFLOW_NAME = "Comfy API"
 PER_PAGE = 200
 # Longer than a submission takes from using a workflow to writing its job.
@@ -75,6 +76,8 @@ class GraphRequest:
     webhook_url: str | None = None
     # The servers that sent the job here.
     via: Sequence[str] = ()
+    # Whether the caller has validated the graph against the node definitions.
+    is_validated: bool = False
 
 
 class GraphJobs:
@@ -97,8 +100,9 @@ class GraphJobs:
         self._recent: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
     async def submit(self, request: GraphRequest, *, also: OnWritten | None = None) -> SubmittedJob:
-        """Submit a job, or return the existing job of the idempotency key. Raises `MissingAsset` if the graph names a
-        file that the user does not have. `also` is called in the transaction that writes the job."""
+        """Submit a job, or return the existing job of the idempotency key. Raises `InvalidNodes` if ComfyUI would
+        refuse the graph, and `MissingAsset` if the graph names a file that the user does not have. `also` is called in
+        the transaction that writes the job."""
         tenant_id = request.user.tenant_id
         await self._access.require(tenant_id)
         key = request.idempotency_key
@@ -107,13 +111,14 @@ class GraphJobs:
         graph, drawn = request.graph, request.drawn
         if is_editor_file(graph):
             drawn = graph
-        if drawn is not None:
-            graph = await self._catalogue.importer.as_graph(graph, tenant_id=tenant_id)
+        graph = await self._catalogue.importer.as_graph(graph, tenant_id=tenant_id)
         by_key, graph = _set_inputs(graph, request.inputs)
+        if not request.is_validated:
+            graph = await self._validate(graph)
         refs = _asset_ids(graph)
         files = await self._files(tenant_id, refs, by_key)
         sent = _insert_file_names(graph, refs, files)
-        new = WorkflowImport(graph=drawn or sent, converted=None if drawn is None else sent)
+        new = WorkflowImport(graph=drawn or sent, converted=sent)
         workflow, imported = await self._add(tenant_id, new, {place: _kind(files[id_]) for place, id_ in refs.items()})
         values, file_ids = _values(imported, by_key, refs)
         primary = next((str(fields["key"]) for fields in imported.properties if fields.get("is_primary_input")), "")
@@ -141,6 +146,15 @@ class GraphJobs:
             if (known := await self._by_key(tenant_id, wanted.idempotency_key)) is None:
                 raise
             return known
+
+    async def _validate(self, graph: Graph) -> Graph:
+        """Return the nodes that ComfyUI would run: if some outputs are invalid, it runs only the others."""
+        definitions, _ = await self._catalogue.node_definitions.load(of_clients=True)
+        checked = await asyncio.to_thread(validate, graph, definitions)
+        if (error := checked.error) is not None:
+            detail = ": ".join(part for part in (error["message"], error["details"]) if part)
+            raise InvalidNodes(detail, node_errors=checked.node_errors)
+        return needed(graph, checked.outputs) if checked.node_errors else graph
 
     async def _by_key(self, tenant_id: str, key: str) -> SubmittedJob | None:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -254,10 +268,10 @@ class GraphJobs:
         try:
             return await import_graph(new, change)
         except ComfyRelayError:
-            if new.converted is None:
+            if new.converted is None or new.graph is new.converted:
                 raise
             # The editor file may be unreadable. The graph can run without it.
-            return await import_graph(WorkflowImport(graph=new.converted), change)
+            return await import_graph(replace(new, graph=new.converted), change)
 
     async def _make_room(self, tenant_id: str) -> None:
         """Delete the unlisted workflows of a tenant whose jobs ended longest ago."""

@@ -18,6 +18,8 @@ LONGEST_LIST = 20
 MAX_CYCLE_NODES = 20
 _CONVERSIONS: Mapping[str, type[int | float | str]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
 _MEDIA = ("audio", "image", "video")
+# The type of a reference to a file of the user.
+ASSET = "core/ASSET"
 # Other types may be generic, so only ComfyUI knows whether they match.
 _PLAIN_TYPES = frozenset(
     {"AUDIO", "CLIP", "CONDITIONING", "IMAGE", "LATENT", "MASK", "MODEL", "VAE", "VIDEO", *_CONVERSIONS}
@@ -160,6 +162,9 @@ def _value_problems(
     about: dict[str, Any] = {"input_name": name, "input_config": spec, "received_value": value}
     if isinstance(value, list):
         yield from _link_problems(name, value, spec, graph, definitions)
+        return
+    if isinstance(value, dict) and value.get("__type") == ASSET:
+        # Clients of the Comfy API name files in this way, and ComfyUI gets a file name.
         return
     if isinstance(value, dict) and "__value__" in value:
         value = about["received_value"] = value["__value__"]
