@@ -491,7 +491,7 @@ class TestWaitingForNodes:
         assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
         assert listed["waiting"].startswith("The workflow cannot be read: ")
-        assert "created in the browser" in listed["waiting"]
+        assert "only the browser can create" in listed["waiting"]
         problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
 
     async def test_denied_node_is_refused_without_waiting(self, api: Api) -> None:

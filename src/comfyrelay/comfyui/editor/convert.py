@@ -193,5 +193,5 @@ def _problems(sources: Sources, scope: Scope, node: Node, package: str | None) -
     if sources.definition(node) is None:
         yield problem(missing_node_text(package), NotInstalled)
         return
-    for name in inputs_made_in_browser(sources.specs(node)):
-        yield problem(f"input '{name}' is created in the browser. Use a node that loads a file instead")
+    for name, what in inputs_made_in_browser(sources.specs(node)).items():
+        yield problem(f"only the browser can create input '{name}': {what}")

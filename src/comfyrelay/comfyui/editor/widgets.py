@@ -30,8 +30,16 @@ _EMPTY: dict[str, Any] = {
     _PLAIN_VIEW: "",
 }
 _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
-# The browser creates the values of these types: a recording, a camera image or the view of a model.
-_MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", _VIEW, "LOAD_3D_ANIMATION"}
+_RENDERED = (
+    "pictures that the editor renders of the 3D model. Use LoadImage with a saved picture or, if only the model is "
+    "needed, Load3DAdvanced of newer ComfyUI versions"
+)
+# The browser creates the values of these types when it submits a graph.
+_MADE_IN_BROWSER = {
+    "AUDIO_RECORD": "a recording of the microphone. Use LoadAudio with a saved recording",
+    "WEBCAM": "a picture of the camera. Use LoadImage with a saved picture",
+    **dict.fromkeys((_VIEW, "LOAD_3D_ANIMATION"), _RENDERED),
+}
 SEEDS = {"seed", "noise_seed"}
 ACTIONS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
 _AFTER_RUN = (*ACTIONS, True, False, None)
@@ -189,9 +197,9 @@ def first_value(values: list[Any] | dict[str, Any]) -> Any:
     return values[0] if isinstance(values, list) and values else None
 
 
-def inputs_made_in_browser(specs: Iterable[Spec]) -> list[str]:
-    """Return the inputs of a node whose values are never in a file."""
-    return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]
+def inputs_made_in_browser(specs: Iterable[Spec]) -> dict[str, str]:
+    """Return the inputs of a node whose values are never in a file, with what the values are and what to use."""
+    return {spec.name: _MADE_IN_BROWSER[spec.type] for spec in specs if spec.type in _MADE_IN_BROWSER}
 
 
 def as_input(value: Any) -> Any:
@@ -285,7 +293,7 @@ def _spec(name: str, spec: Any) -> Spec:
     if isinstance(spec[0], list):
         options["options"] = spec[0]
     kind = type_name(options.get("widgetType") or spec[0])
-    if kind not in _FIELDS | _MADE_IN_BROWSER and type_name(spec[0]) in _EMPTY:
+    if kind not in _FIELDS and kind not in _MADE_IN_BROWSER and type_name(spec[0]) in _EMPTY:
         # A pack draws this field itself, but its value has an ordinary type.
         kind = type_name(spec[0])
     if (kind, name) == (_VIEW, _VIEW_INPUT):

@@ -527,6 +527,14 @@ class TestProblems:
             convert_workflow(value, DEFINITIONS)
         assert [text.split(":")[0] for text in caught.value.problems] == ["Load3D (2)", "Load3D (3)"]
 
+    @pytest.mark.parametrize(
+        ("kind", "instead"), [("LOAD_3D", "Load3DAdvanced"), ("WEBCAM", "LoadImage"), ("AUDIO_RECORD", "LoadAudio")]
+    )
+    def test_browser_only_input_is_refused_with_the_node_to_use(self, kind: str, instead: str) -> None:
+        info = {"Capture": {"input": {"required": {"image": [kind, {}]}}, "output_node": True}}
+        with pytest.raises(GraphRefused, match=f"only the browser can create input 'image': .*Use .*{instead}"):
+            convert_workflow(workflow([node(1, "Capture", values=[""])]), info)
+
     @pytest.mark.parametrize("nodes", [[], [node(1, "Note")], [empty(mode=2)]])
     def test_workflow_without_active_nodes_is_refused(self, nodes: list[Any]) -> None:
         with pytest.raises(GraphError, match="no node"):
