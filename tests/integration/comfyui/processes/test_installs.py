@@ -9,6 +9,7 @@ import pytest
 
 from comfyrelay.comfyui.processes import python as pythons
 from comfyrelay.comfyui.processes.installs import Install, InstallKind, SystemFolders, find_installs, resolve_install
+from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.python import check_python, find_python
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.desk import CheckVerdict
@@ -212,3 +213,17 @@ class TestPython:
         [found] = await check.check_installs(lambda folder: f"start {folder}", python=None, setting="HERE")
         assert (found.verdict, text in found.text) == (verdict, True), found.text
         assert found.text.endswith(f"start {install.named}")
+
+    @pytest.mark.parametrize(("version", "word"), [("0.2.0", "older"), ("99.0", "newer")])
+    async def test_check_warns_of_an_untested_version(
+        self, install: Install, monkeypatch: pytest.MonkeyPatch, version: str, word: str
+    ) -> None:
+        (install.code / "comfyui_version.py").write_text(f'__version__ = "{version}"\n')
+        venv(install.code / "venv").write_text("#!/bin/sh\necho 2.9.1\n")
+        monkeypatch.setattr(check, "find_installs", lambda: [install])
+        monkeypatch.setattr(check, "find_gpus", lambda _arguments: [])
+        [found] = await check.check_installs(lambda folder: f"start {folder}", python=None, setting="HERE")
+        managed = await check.check_managed_comfyui(ManagedOptions(folder=install.code))
+        for result in (found, managed):
+            assert result.verdict is CheckVerdict.WARNING, result.text
+            assert f"ComfyUI {version} is {word} than" in result.text
