@@ -14,6 +14,8 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 from PIL import Image
 
+from comfyrelay.system.thread_priority import kept_priority
+
 RATE = 48000
 
 
@@ -108,7 +110,7 @@ def video(
     pixels: str = "yuv420p",
 ) -> bytes:
     file = io.BytesIO()
-    with av.open(file, mode="w", format=container) as output:
+    with kept_priority(), av.open(file, mode="w", format=container) as output:
         stream = output.add_stream(codec, rate=rate)
         assert isinstance(stream, VideoStream)
         (stream.width, stream.height), stream.pix_fmt = size, pixels

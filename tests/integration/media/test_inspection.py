@@ -2,7 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -249,16 +250,16 @@ async def test_playlist_opens_no_address_and_no_file(
 
 
 @pytest.mark.parametrize(
-    "data",
+    "make",
     [
-        *(media_samples.video(container) for container in ("mp4", "mov", "matroska", "avi", "mpegts", "flv")),
-        media_samples.video("webm", "libvpx-vp9"),
-        media_samples.in_fragments(media_samples.video()),
-        media_samples.mkv_that_claims(0.1, media_samples.video("matroska")),
-        media_samples.video("mp4", "libvpx-vp9"),
-        media_samples.video("webm", "libsvtav1"),
-        media_samples.video("avi", "mpeg4"),
-        media_samples.video("avi", "huffyuv", pixels="yuv422p"),
+        *(partial(media_samples.video, container) for container in ("mp4", "mov", "matroska", "avi", "mpegts", "flv")),
+        partial(media_samples.video, "webm", "libvpx-vp9"),
+        lambda: media_samples.in_fragments(media_samples.video()),
+        lambda: media_samples.mkv_that_claims(0.1, media_samples.video("matroska")),
+        partial(media_samples.video, "mp4", "libvpx-vp9"),
+        partial(media_samples.video, "webm", "libsvtav1"),
+        partial(media_samples.video, "avi", "mpeg4"),
+        partial(media_samples.video, "avi", "huffyuv", pixels="yuv422p"),
     ],
     ids=[
         "mp4",
@@ -276,8 +277,8 @@ async def test_playlist_opens_no_address_and_no_file(
         "decoded",
     ],
 )
-def test_frames_and_duration_of_a_video_are_measured(data: bytes) -> None:
-    info = measure_container(io.BytesIO(data), "video", ProbeLimits())
+def test_frames_and_duration_of_a_video_are_measured(make: Callable[[], bytes]) -> None:
+    info = measure_container(io.BytesIO(make()), "video", ProbeLimits())
     assert info.frames == 25
     assert info.duration_seconds == pytest.approx(1, abs=0.1)
 

@@ -3,8 +3,11 @@
 import io
 import json
 import math
+import os
 import struct
+import sys
 import wave
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +18,7 @@ from PIL import Image
 
 from comfyrelay.comfyui.runs.socket import parse_frame
 from comfyrelay.simulator import Simulator
+from comfyrelay.simulator.nodes.media import VideoComponents, write_webm
 from tests.integration.simulator.raw_client import Client, error_of, invert_graph, listening
 from tests.support.full import full_only
 from tests.support.paths import RECORDINGS
@@ -239,6 +243,13 @@ async def test_webm_supports_both_codecs_and_odd_sizes(codec: str, client: Clien
         assert stream.codec_context.name in {"vp9": ("vp9", "libvpx-vp9"), "av1": ("libdav1d", "av1")}[codec]
         assert len(list(video.decode(video=0))) == 5
         assert "prompt" in {name.lower() for name in video.metadata}
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only for root does the encoder change it")
+def test_av1_encoder_does_not_leave_a_real_time_thread(tmp_path: Path) -> None:
+    parts = VideoComponents(images=[Image.new("RGB", (64, 64))] * 5, audio=None, fps=Fraction(5))
+    write_webm(tmp_path / "a.webm", parts, codec="av1", crf=40, metadata={})
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 async def test_mp4_has_frames_rate_and_colours(client: Client) -> None:

@@ -12,6 +12,8 @@ from av.container import OutputContainer
 from av.video.stream import VideoStream
 from PIL.Image import Image
 
+from comfyrelay.system.thread_priority import kept_priority
+
 Images = list[Image]
 
 
@@ -73,7 +75,7 @@ def write_webm(path: Path, parts: VideoComponents, *, codec: str, crf: float, me
     options = {"crf": str(int(crf))}
     if codec == "av1":
         options["preset"] = "6"
-    with av.open(str(path), mode="w", format="webm") as container:
+    with kept_priority(), av.open(str(path), mode="w", format="webm") as container:
         container.metadata.update(metadata)
         _write(container, parts, codec=name, pixels=pixels, options=options)
 
