@@ -146,6 +146,21 @@ async def test_editor_opens_and_runs_a_job_on_postgresql_and_s3(
             assert seeds == {SEED, SEED + 1}
 
 
+async def test_first_start_shows_a_graph_instead_of_an_empty_list_of_templates(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    async with open_site(SqliteBackend(tmp_path / "db"), None, tmp_path, models=MODELS[:1]) as site:
+        assert site.client.user is not None
+        link = await site.client.user.post("/api/editor/links", {})
+        page = await chromium.new_page(locale="en-US")
+        await page.goto(link["url"])
+        await until(page, "window.app?.graph?.nodes?.length > 1")
+        # The list opens after the graph has been loaded.
+        await until(page, "window.app.extensionManager.setting.get('Comfy.TutorialCompleted') === true")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await page.close()
+
+
 async def test_missing_nodes_are_marked_before_the_run(tmp_path: Path, chromium: Browser) -> None:
     async with open_site(SqliteBackend(tmp_path / "db"), None, tmp_path, models=MODELS[:1]) as site:
         file = lay_out({"1": {"class_type": "NoSuchNode", "inputs": {}}}, {})

@@ -1,5 +1,6 @@
 """Settings and saved workflows, which ComfyUI's editor stores on its server."""
 
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +16,10 @@ from comfyrelay.text import is_storable
 routes = ComfyuiRoutes()
 SETTINGS = "comfy.settings.json"
 STYLE = "user.css"
+# Without this setting, the editor opens its list of templates, which lacks those of ComfyUI.
+FIRST_START_IS_OVER = "Comfy.TutorialCompleted"
+# The editor does not record this for users whose first start is over. Some of its defaults depend on it.
+FIRST_VERSION = "Comfy.InstalledVersion"
 MAX_NAME_LENGTH, MAX_TEMPLATES = 200, 200
 # Sources of templates, in the editor's terms.
 JOB, WORKFLOW, CATALOGUE = "job", "workflow", "catalogue"
@@ -89,7 +94,7 @@ async def create_user(_call: Call) -> Response:
 
 @routes.add("GET", "/settings")
 async def settings(call: Call) -> Response:
-    return JSONResponse(await _files(call).read_json(call.tenant_id, SETTINGS))
+    return JSONResponse(await _settings(call))
 
 
 @routes.add("POST", "/settings", body_limit="max_large_body_bytes")
@@ -100,7 +105,7 @@ async def change_settings(call: Call) -> Response:
 
 @routes.add("GET", "/settings/{id}")
 async def setting(call: Call) -> Response:
-    return JSONResponse((await _files(call).read_json(call.tenant_id, SETTINGS)).get(call.path("id")))
+    return JSONResponse((await _settings(call)).get(call.path("id")))
 
 
 @routes.add("POST", "/settings/{id}", body_limit="max_large_body_bytes")
@@ -182,6 +187,17 @@ async def delete_file(call: Call) -> Response:
     except NotFound:
         return not_found()
     return Response(status_code=204)
+
+
+async def _settings(call: Call) -> dict[str, Any]:
+    return {**_initial_settings(), **await _files(call).read_json(call.tenant_id, SETTINGS)}
+
+
+def _initial_settings() -> dict[str, Any]:
+    try:
+        return {FIRST_START_IS_OVER: True, FIRST_VERSION: version("comfyui-frontend-package")}
+    except PackageNotFoundError:
+        return {}
 
 
 def _files(call: Call) -> UserFiles:
