@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from comfyrelay.domain.autoscaling.learning import (
     HALF_LIFE_SECONDS,
     MIN_GAPS,
+    MIN_IDLE,
     NEWEST_GAPS,
     NO_RUNS,
     SILENT_ARRIVALS,
@@ -108,6 +109,11 @@ def test_single_flood_does_not_change_the_following_jobs() -> None:
 def test_mostly_single_jobs_predict_no_following_jobs() -> None:
     assert bursts(6, 0, 0, 0, 6, 0, 0).jobs() == 0.0
     assert bursts(6, 0, 6, 0, 6, 6, 0).jobs() == 6.0
+
+
+def test_single_following_job_is_no_burst() -> None:
+    assert bursts(1, 1, 1, 1, 1).jobs() == 0.0
+    assert bursts(2, 2, 2, 1, 1).jobs() == 2.0
 
 
 def test_first_durations_are_averaged_and_later_changes_are_followed() -> None:
@@ -233,16 +239,29 @@ def test_fleet_without_types_waits_after_a_refusal() -> None:
     assert not available_types([], [], NOW).all_types_refused
 
 
-@given(st.lists(st.floats(0, 5_000), min_size=MIN_GAPS, max_size=NEWEST_GAPS), st.floats(10, 2_000))
-def test_idling_costs_at_most_twice_as_much_as_with_a_known_future(gaps: list[float], restart: float) -> None:
+@given(st.lists(st.floats(0, 5_000), min_size=MIN_GAPS, max_size=NEWEST_GAPS), st.floats(10, 2_000), st.booleans())
+def test_idling_costs_at_most_twice_as_much_as_with_a_known_future(
+    gaps: list[float], restart: float, is_bursty: bool
+) -> None:
     """With known gaps, a machine would idle in short gaps, and stop at once before long gaps."""
-    cost = idle_cost(gaps, idle_limit(gaps, restart), restart)
+    cost = idle_cost(gaps, idle_limit(gaps, restart, is_bursty=is_bursty), restart)
     assert cost <= 2 * sum(min(gap, restart) for gap in gaps) + 1e-6
 
 
 def test_last_machine_idles_as_long_as_a_restart_costs_until_gaps_are_known() -> None:
-    assert idle_limit([5.0] * (MIN_GAPS - 1), 720.0) == 720.0
-    assert idle_limit([5.0] * MIN_GAPS, 720.0) < 720.0
+    rare = [900.0] * MIN_GAPS
+    assert idle_limit(rare[1:], 720.0) == 720.0
+    assert idle_limit(rare, 720.0) < 720.0
+
+
+def test_last_machine_idles_as_long_as_a_restart_costs_if_nearly_all_gaps_are_shorter() -> None:
+    gaps = [100.0] * 49 + [900.0]
+    assert idle_limit(gaps, 720.0) == 720.0
+    assert idle_limit([*gaps[2:], 900.0, 900.0], 720.0) < 720.0
+
+
+def test_long_gap_ends_a_burst() -> None:
+    assert idle_limit([100.0] * 50, 720.0, is_bursty=True) == MIN_IDLE * 720.0
 
 
 def test_idle_gap_lasts_from_the_last_job_to_the_next() -> None:

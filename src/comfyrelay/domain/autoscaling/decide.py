@@ -167,7 +167,7 @@ class _Stage:
         """
         own = self.capacity[fleet.slug]
         late = _booting_longest_first(fleet)[: max(0, own - max(keep, 1))]
-        if late and jobs == 0 and fleet.following_jobs <= 0:
+        if late and jobs == 0 and not fleet.is_bursty:
             return _Proposal(more=0, why=f"no jobs are waiting: {reasons.ending(late, 0.0)}", end=late)
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
         idle = sum(is_idle(machine) for machine in fleet.machines)
@@ -203,7 +203,7 @@ class _Stage:
         it stays.
         """
         load = machines / (preferred_type(fleet).speed * fleet.slots)
-        spare = reserve(load, WEIGHTS[fleet.scaling.policy], is_bursty=fleet.following_jobs > 0)
+        spare = reserve(load, WEIGHTS[fleet.scaling.policy], is_bursty=fleet.is_bursty)
         needed = machines_for(load, spare * sqrt(fleet.variation))
         return needed if needed > 1 else 0
 
@@ -350,8 +350,8 @@ def _last_idle_seconds(fleet: ObservedFleet) -> float:
     """Return how long the last machine may idle: the configured time, or one based on the learnt gaps."""
     if fleet.scaling.last_idle_seconds is not None:
         return fleet.scaling.last_idle_seconds
-    weights = WEIGHTS[fleet.scaling.policy]
-    return idle_limit(fleet.idle_gaps, fleet.boot_seconds + weights.cold_start_seconds)
+    restart_seconds = fleet.boot_seconds + WEIGHTS[fleet.scaling.policy].cold_start_seconds
+    return idle_limit(fleet.idle_gaps, restart_seconds, is_bursty=fleet.is_bursty)
 
 
 def _idle_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:

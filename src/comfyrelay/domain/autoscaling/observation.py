@@ -110,6 +110,11 @@ class ObservedFleet:
     alarm: Alarm | None = None
     low_seconds: float | None = None
 
+    @property
+    def is_bursty(self) -> bool:
+        """Whether jobs usually follow the first one within a boot time."""
+        return self.following_jobs > 0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSnapshot:
