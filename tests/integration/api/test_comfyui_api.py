@@ -105,6 +105,8 @@ async def test_output_files_are_listed_by_node(site: ComfyuiSite) -> None:
 async def test_texts_are_listed_by_node(site: ComfyuiSite) -> None:
     prompt_id = await site.client.prompt(invert() | {"9": words()["1"]})
     assert (await site.client.ended(prompt_id))["outputs"]["9"]["text"] == ["hello"]
+    only_text = await site.client.prompt(words())
+    assert (await site.client.ended(only_text))["outputs"]["1"]["text"] == ["hello"]
 
 
 async def test_uploads_can_be_named_as_inputs(site: ComfyuiSite) -> None:

@@ -224,7 +224,8 @@ async def test_text_output_is_saved_as_a_file(comfy: ComfyClient, tmp_path: Path
     assert (tmp_path / "output.txt").read_text("utf-8") == "grüße"
     assert (collected.size, collected.mime_type) == (7, "text/plain")
     assert collected.sha256 == hashlib.sha256("grüße".encode()).hexdigest()
-    assert collected.metadata == {"node_id": "1", "prompt_id": result.prompt_id, "seconds": result.seconds}
+    about = {"node_id": "1", "prompt_id": result.prompt_id, "seconds": result.seconds}
+    assert collected.metadata == {**about, "texts": {"1": "grüße"}}
 
 
 async def test_extra_texts_are_reported_and_stored_as_files(comfy: ComfyClient, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
     picked, max_bytes = pick(result, lease), lease.job.max_output_bytes
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
     mime_type = lease.payload.output_mime_type
-    if texts := _other_texts(result, lease):
+    if texts := _displayed_texts(result):
         about["texts"] = _shorten(texts)
     if isinstance(picked, str):
         about["node_id"] = _text_node(result, lease)
@@ -132,9 +132,7 @@ async def collect_more(
 ) -> tuple[tuple[CollectedOutput, ...], str | None]:
     """Save the other files in node order, then texts as files. Returns the files, and a sentence about omitted
     files."""
-    saved_as_files = _nodes_with_text_files(result)
-    texts = [(node_id, text) for node_id, text in _other_texts(result, lease).items() if node_id not in saved_as_files]
-    outputs: list[OutputFile | tuple[str, str]] = [*others(result, lease), *texts]
+    outputs: list[OutputFile | tuple[str, str]] = [*others(result, lease), *_other_texts(result, lease).items()]
     max_files, max_bytes = lease.job.max_output_files or 1, lease.job.max_output_bytes
     saved: list[CollectedOutput] = []
     for output in outputs[: max_files - 1]:
@@ -217,11 +215,18 @@ def _family(mime_type: str) -> str:
     return mime_type.partition("/")[0]
 
 
-def _other_texts(result: RunResult, lease: Lease) -> dict[str, str]:
-    """Return the texts of nodes other than the output node, by node id."""
-    picked = _text_node(result, lease) if isinstance(pick(result, lease), str) else None
-    joined = {node_id: "\n".join(texts) for node_id, texts in result.texts.items() if node_id != picked}
+def _displayed_texts(result: RunResult) -> dict[str, str]:
+    """Return the texts that nodes displayed, by node id."""
+    joined = {node_id: "\n".join(texts) for node_id, texts in result.texts.items()}
     return {node_id: text for node_id, text in joined.items() if text.strip()}
+
+
+def _other_texts(result: RunResult, lease: Lease) -> dict[str, str]:
+    """Return the displayed texts that are in no other file, by node id."""
+    in_files: set[str | None] = {*_nodes_with_text_files(result)}
+    if isinstance(pick(result, lease), str):
+        in_files.add(_text_node(result, lease))
+    return {node_id: text for node_id, text in _displayed_texts(result).items() if node_id not in in_files}
 
 
 def _shorten(texts: Mapping[str, str]) -> dict[str, str]:
