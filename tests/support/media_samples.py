@@ -107,6 +107,7 @@ def video(
     rate: int = 25,
     size: tuple[int, int] = (64, 48),
     sound: bool = False,
+    cover: bool = False,
     pixels: str = "yuv420p",
 ) -> bytes:
     file = io.BytesIO()
@@ -115,12 +116,15 @@ def video(
         assert isinstance(stream, VideoStream)
         (stream.width, stream.height), stream.pix_fmt = size, pixels
         speaker = _speaker(output, "aac") if sound else None
+        picture_stream = _cover_stream(output, "png", "rgb24") if cover else None
         for number in range(frames):
             picture = Image.effect_noise(size, 20 + number).convert("RGB")
             output.mux(stream.encode(av.VideoFrame.from_image(picture)))  # type: ignore[no-untyped-call]
         output.mux(stream.encode(None))
         if speaker:
             _speak(output, speaker)
+        if picture_stream:
+            _add_cover(output, picture_stream)
     return file.getvalue()
 
 
@@ -209,15 +213,23 @@ def audio(container: str, codec: str, *, cover: bool = False) -> bytes:
     with av.open(file, mode="w", format=container) as output:
         stream = _speaker(output, codec)
         if cover:
-            picture = output.add_stream("mjpeg", rate=1)
-            assert isinstance(picture, VideoStream)
-            picture.width, picture.height, picture.pix_fmt = 64, 48, "yuvj420p"
-            picture.time_base = Fraction(1, 1000)
-            picture.disposition = Disposition.attached_pic
-            output.mux(picture.encode(av.VideoFrame(64, 48, "yuvj420p")))
-            output.mux(picture.encode(None))
+            _add_cover(output, _cover_stream(output, "mjpeg", "yuvj420p"))
         _speak(output, stream)
     return file.getvalue()
+
+
+def _cover_stream(output: OutputContainer, codec: str, pixels: str) -> VideoStream:
+    picture = output.add_stream(codec, rate=1)
+    assert isinstance(picture, VideoStream)
+    picture.width, picture.height, picture.pix_fmt = 64, 48, pixels
+    picture.time_base = Fraction(1, 1000)
+    picture.disposition = Disposition.attached_pic
+    return picture
+
+
+def _add_cover(output: OutputContainer, picture: VideoStream) -> None:
+    output.mux(picture.encode(av.VideoFrame(64, 48, picture.pix_fmt or "")))
+    output.mux(picture.encode(None))
 
 
 def wav(seconds: int = 1, tags: bytes = b"") -> bytes:

@@ -55,15 +55,15 @@ def _decoded_seconds(container: InputContainer) -> float:
 
 def _indexed_frames(container: InputContainer) -> dict[int, int]:
     """Return the number of frames of each video track by the index of the file, if it lists each frame."""
-    streams = container.streams.video
-    if not all(stream.codec.canonical_name in INDEXED for stream in streams):
-        return {}
-    return {stream.index: len(getattr(stream, "index_entries", ())) for stream in streams}
+    counts = {stream.index: len(getattr(stream, "index_entries", ())) for stream in _video_streams(container)}
+    # A cover has no entries.
+    listed = [stream for stream in _video_streams(container) if counts[stream.index]]
+    return counts if all(stream.codec.canonical_name in INDEXED for stream in listed) else {}
 
 
 def _count_packets(container: InputContainer, stream: VideoStream) -> tuple[float, dict[int, int]]:
     """Return the time that the packets of the stream span, and the number of frames of each video track."""
-    streams = container.streams.video
+    streams = _video_streams(container)
     counters = {each.index: counter(each.codec.canonical_name, each.codec_context.extradata) for each in streams}
     counts, first, end = dict.fromkeys(counters, 0), None, 0
     for packet in container.demux(*streams):
@@ -105,13 +105,18 @@ def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
     )
 
 
+def _video_streams(container: InputContainer) -> list[VideoStream]:
+    """Return the video streams that have a decoder."""
+    return [stream for stream in container.streams.video if getattr(stream, "codec_context", None) is not None]
+
+
 def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
     """Choose the video stream before decoding anything."""
     # The cover image of a song is also a video stream.
-    streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    streams = [stream for stream in _video_streams(container) if not stream.disposition & Disposition.attached_pic]
     if not streams:
         raise MediaRefused("unreadable")
-    for stream in container.streams.video:
+    for stream in _video_streams(container):
         check_pixels(stream.width, stream.height, limits)
     # A few frames do not justify one thread per core.
     streams[0].codec_context.thread_count = 1

@@ -283,6 +283,13 @@ def test_frames_and_duration_of_a_video_are_measured(make: Callable[[], bytes]) 
     assert info.duration_seconds == pytest.approx(1, abs=0.1)
 
 
+def test_cover_does_not_prevent_the_use_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting all packets reads the whole file."""
+    data = media_samples.video(cover=True)
+    monkeypatch.delattr(containers, "_count_packets")
+    assert measure_container(io.BytesIO(data), "video", ProbeLimits()).frames == 25
+
+
 def test_all_frames_of_a_packet_are_counted() -> None:
     data = media_samples.in_superframes(media_samples.video("webm", "libvpx-vp9", frames=48), frames=8)
     with av.open(io.BytesIO(data), mode="r") as container:
