@@ -131,6 +131,8 @@ def test_formula_that_never_reaches_the_minimum_is_refused(formula: str) -> None
     with pytest.raises(InvalidInput) as refused:
         check_price(credits_cost=2, **wanted, properties=properties)
     assert "the price would always be 2" in refused.value.errors["price_formula"]
+    # A stored price stays valid: it must not block other changes of the effect or its workflow.
+    check_price(credits_cost=2, **wanted, properties=properties, is_new=False)
 
 
 def test_formula_that_is_always_zero_is_refused_without_a_minimum() -> None:

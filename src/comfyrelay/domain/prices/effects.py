@@ -78,6 +78,7 @@ def check_offer(
     price_formula: str | None,
     max_credits_cost: int | None,
     is_active: bool,
+    is_new_price: bool = True,
 ) -> None:
     """Check the price of an effect and, if it is published, the limits of the numbers that customers may set."""
     check_price(
@@ -85,15 +86,24 @@ def check_offer(
         price_formula=price_formula,
         max_credits_cost=max_credits_cost,
         properties=properties,
+        is_new=is_new_price,
     )
     if is_active:
         check_limits(properties)
 
 
 def check_price(
-    *, credits_cost: int, price_formula: str | None, max_credits_cost: int | None, properties: Sequence[Property]
+    *,
+    credits_cost: int,
+    price_formula: str | None,
+    max_credits_cost: int | None,
+    properties: Sequence[Property],
+    is_new: bool = True,
 ) -> None:
-    """Raise `InvalidInput` unless this is a valid price for an effect of a workflow with these properties."""
+    """Raise `InvalidInput` unless this is a valid price for an effect of a workflow with these properties.
+
+    A new formula must matter. An existing one may have lost its effect when the workflow changed.
+    """
     if price_formula is None:
         if max_credits_cost is not None:
             raise InvalidInput(errors={"max_credits_cost": "Only a price with a formula has a maximum."})
@@ -108,7 +118,7 @@ def check_price(
         text = f"This workflow has no {', '.join(unknown)}. Use: {', '.join(sorted(ranges)) or 'numbers only'}."
         raise InvalidInput(errors={"price_formula": text})
     highest = math.ceil(formula.highest(ranges))
-    if highest < max(credits_cost, 1):
+    if is_new and highest < max(credits_cost, 1):
         text = f"This is at most {highest}, so the price would always be {credits_cost}. Set a fixed price instead."
         raise InvalidInput(errors={"price_formula": text})
 

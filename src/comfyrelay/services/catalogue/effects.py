@@ -17,7 +17,8 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
 
-_OFFER = ("credits_cost", "price_formula", "max_credits_cost", "is_active")
+_PRICE = ("credits_cost", "price_formula", "max_credits_cost")
+_OFFER = (*_PRICE, "is_active")
 _EXAMPLES = ("preview_path", "before_path")
 
 
@@ -181,7 +182,8 @@ async def _change(tx: Tx, slug: str, values: dict[str, Any]) -> EffectView:
         workflow = _require_workflow(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
     _check_overrides(workflow, values.get("property_overrides", effect.property_overrides))
     offer = {name: values.get(name, getattr(effect, name)) for name in _OFFER}
-    check_offer(workflow.parsed_properties, **offer)
+    is_new_price = any(offer[name] != getattr(effect, name) for name in _PRICE)
+    check_offer(workflow.parsed_properties, **offer, is_new_price=is_new_price)
     changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
     return EffectView(effect=changed, workflow_slug=workflow.slug)
 

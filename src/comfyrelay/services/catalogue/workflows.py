@@ -332,6 +332,7 @@ async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequ
                 price_formula=effect.price_formula,
                 max_credits_cost=effect.max_credits_cost,
                 is_active=effect.is_active,
+                is_new_price=False,
             )
         except InvalidInput as error:
             problems = " ".join(f"{key}: {text}" for key, text in error.errors.items())
