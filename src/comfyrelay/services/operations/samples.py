@@ -127,7 +127,8 @@ class Samples:
         that no worker can run. The last ones do not count as waiting, because they need an operator."""
         queued = await samples.waiting_jobs(tx)
         online = await self._runnable(tx, queued, offline_seconds=self._offline_seconds)
-        others = [group for group in queued if group not in online]
+        known = set(online)
+        others = [group for group in queued if group not in known]
         offline = await self._runnable(tx, others, offline_seconds=None)
         runnable, now = [*online, *offline], await tx.now()
         workers, slots = await samples.online_slots(tx, offline_seconds=self._offline_seconds)
