@@ -194,7 +194,8 @@ async def test_saved_text_is_one_output(comfy: ComfyClient, tmp_path: Path, file
     """ComfyUI reports the text of `SaveText` and the file that contains it."""
     result, lease = await comfy.run(saved_text(file_format)), make_lease(max_output_files=9, **TEXT)
     first = await collect(comfy, result, lease, tmp_path / "output.txt")
-    assert (first.metadata["filename"], first.mime_type) == (f"note_00001.{file_format}", "text/plain")
+    mime_type = "application/json" if file_format == "json" else "text/plain"
+    assert (first.metadata["filename"], first.mime_type) == (f"note_00001.{file_format}", mime_type)
     assert first.metadata["texts"] == {"2": "a note"}
     assert await collect_more(comfy, result, lease, tmp_path) == ((), None)
 

@@ -103,7 +103,7 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
     else:
         about |= _place_in_run(picked)
         size, sha256 = await _fetch(server, picked, to, max_bytes)
-        is_expected = _has_extension(picked, lease) or (_is_text(mime_type) and _is_text(picked.mime_type))
+        is_expected = _has_extension(picked, lease) or _family(mime_type) == _family(picked.mime_type) == "text"
         if not is_expected and picked.mime_type != "application/octet-stream":
             mime_type = picked.mime_type
     return CollectedOutput(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
