@@ -19,7 +19,7 @@ from tests.integration.api.test_node_definitions import bring
 from tests.support.api import Api, Caller, open_api
 from tests.support.api_calls import complete, lease, lease_of, open_stream, png
 from tests.support.editor_files import DEFINITIONS, empty, node, save, workflow
-from tests.support.graphs import invert, invert_file
+from tests.support.graphs import invert, invert_file, words
 from tests.support.world import SqliteBackend
 
 JOBS = "/api/v2/jobs"
@@ -92,9 +92,36 @@ async def test_graph_that_comfyui_would_refuse_is_refused(api: Api) -> None:
     prompt = await api.engine.comfyui_api.submission.submit(PromptRequest(user=user.user, graph=too_small))
     assert isinstance(prompt, RefusedPrompt)
     assert error["details"]["node_errors"] == prompt.node_errors
-    unknown = {**invert(), "2": {**invert()["2"], "class_type": "NoSuchNode"}}
-    error = refusal(await user.call("POST", JOBS, {"workflow": unknown}), 422)
-    assert (error["code"], "NoSuchNode" in error["message"]) == ("invalid_workflow", True)
+
+
+@pytest.mark.parametrize("class_type", ["NoSuchNode", "UNETLoader"])
+async def test_missing_nodes_and_models_are_listed(
+    sqlite_backend: SqliteBackend, tmp_path: Path, class_type: str
+) -> None:
+    """Another ComfyRelay server that forwarded the job can then try it elsewhere."""
+    loader = {"input": {"required": {"unet_name": [["a.safetensors"], {}]}}, "output": ["MODEL"]}
+    definitions = {**described_nodes(), "UNETLoader": loader}
+    graph = {**words(), "5": {"class_type": class_type, "inputs": {"unet_name": "none.safetensors"}}}
+    graph["1"] = {"class_type": "PreviewAny", "inputs": {"source": ["5", 0]}}
+    async with open_api(sqlite_backend, tmp_path, default_fleet="home") as api:
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=[])
+        abilities = {"node_types": [*definitions], "models": ["a.safetensors"]}
+        await bring(await api.worker(fleet="home", capabilities=abilities), definitions)
+        user = await api.user()
+        error = refusal(await user.call("POST", JOBS, {"workflow": graph}), 422)
+        assert error["code"] == "invalid_workflow"
+        missing = {"NoSuchNode": "NoSuchNode", "UNETLoader": "none.safetensors"}[class_type]
+        assert missing in str(error["details"]["missing"])
+
+
+async def test_value_of_a_named_input_replaces_an_invalid_one(api: Api) -> None:
+    user = await api.user()
+    await api.effect()
+    await bring(await api.worker(), described_nodes())
+    graph = {**invert(), "1": {**invert()["1"], "inputs": {**invert()["1"]["inputs"], "width": 0}}}
+    added = await user.post("/api/workflows", {"graph": invert(), "name": "Keys"})
+    key = next(prop["key"] for prop in added["properties"] if "width" in prop["key"])
+    assert (await send(user, graph, inputs={key: 64}))["status"] == "queued"
 
 
 async def test_valid_outputs_run_without_the_invalid_ones(api: Api) -> None:
@@ -279,10 +306,10 @@ async def test_named_inputs_set_values(api: Api) -> None:
     graph = (await user.call("GET", f"{JOBS}/{job['id']}/workflow")).json()["workflow"]
     assert graph["6"]["inputs"]["text"] == "a dog"
     assert graph["3"]["inputs"]["steps"] == 9
-    for inputs, words in (({"promt": "x"}, "Unknown input"), ({"99.text": "x"}, "no node '99'")):
+    for inputs, sentence in (({"promt": "x"}, "Unknown input"), ({"99.text": "x"}, "no node '99'")):
         error = refusal(await user.call("POST", JOBS, {"workflow": SAMPLER, "inputs": inputs}), 422)
         assert error["code"] == "invalid_workflow"
-        assert words in error["message"]
+        assert sentence in error["message"]
     asset = (await upload(user)).json()["id"]
     loaded = await send(user, invert_file(), inputs={"image": {"__type": "core/ASSET", "info": {"id": asset}}})
     graph = (await user.call("GET", f"{JOBS}/{loaded['id']}/workflow")).json()["workflow"]

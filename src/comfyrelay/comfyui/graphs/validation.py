@@ -182,7 +182,8 @@ def _value_problems(
     if isinstance(value, int | float):
         yield from _range_problems(name, value, options, about)
     choices = choices_of(spec)
-    if choices is not None and not is_upload(spec) and not options.get("multiselect") and value not in choices:
+    # An empty list is unknown, such as that of `CustomCombo`, which the graph itself defines.
+    if choices and not is_upload(spec) and not options.get("multiselect") and value not in choices:
         shown = str(choices) if len(choices) <= LONGEST_LIST else f"(list of length {len(choices)})"
         shown_config = spec if len(choices) <= LONGEST_LIST else None
         details = f"{name}: '{value}' not in {shown}"

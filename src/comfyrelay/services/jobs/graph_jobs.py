@@ -17,8 +17,9 @@ from typing import Any
 from uuid import uuid4
 
 from comfyrelay.comfyui.editor.workflow import is_editor_file
+from comfyrelay.comfyui.graphs.explain import is_model
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
-from comfyrelay.comfyui.graphs.validation import ASSET, needed, validate
+from comfyrelay.comfyui.graphs.validation import ASSET, ValidatedGraph, needed, validate
 from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
@@ -113,7 +114,8 @@ class GraphJobs:
             drawn = graph
         graph = await self._catalogue.importer.as_graph(graph, tenant_id=tenant_id)
         by_key, graph = _set_inputs(graph, request.inputs)
-        if not request.is_validated:
+        # Inputs by key are part of the graph only after its import, which checks their values.
+        if not request.is_validated and not by_key:
             graph = await self._validate(graph)
         refs = _asset_ids(graph)
         files = await self._files(tenant_id, refs, by_key)
@@ -151,9 +153,10 @@ class GraphJobs:
         """Return the nodes that ComfyUI would run: if some outputs are invalid, it runs only the others."""
         definitions, _ = await self._catalogue.node_definitions.load(of_clients=True)
         checked = await asyncio.to_thread(validate, graph, definitions)
-        if (error := checked.error) is not None:
-            detail = ": ".join(part for part in (error["message"], error["details"]) if part)
-            raise InvalidNodes(detail, node_errors=checked.node_errors)
+        if _may_be_on_another_worker(checked):
+            return graph
+        if checked.error is not None:
+            raise InvalidNodes(_sentence(checked), node_errors=checked.node_errors)
         return needed(graph, checked.outputs) if checked.node_errors else graph
 
     async def _by_key(self, tenant_id: str, key: str) -> SubmittedJob | None:
@@ -302,6 +305,26 @@ def asset_reference(id_: str) -> dict[str, Any]:
 def _require_tenant(workflow: WorkflowRecord) -> str:
     assert workflow.tenant_id is not None
     return workflow.tenant_id
+
+
+def _may_be_on_another_worker(checked: ValidatedGraph) -> bool:
+    """Whether only nodes or models are missing. Each worker may have different ones, so they are compared later."""
+    if checked.error is not None and not checked.node_errors:
+        return bool(checked.error["type"] == "missing_node_type")
+    problems = [each for node in checked.node_errors.values() for each in node["errors"]]
+    return bool(problems) and all(
+        each["type"] == "value_not_in_list"
+        and is_model(each["extra_info"]["input_name"], each["extra_info"]["received_value"])
+        for each in problems
+    )
+
+
+def _sentence(checked: ValidatedGraph) -> str:
+    for node_id, node in checked.node_errors.items():
+        first = node["errors"][0]
+        return f"Node {node_id} ({node['class_type']}): {first['message']}: {first['details']}"
+    error = checked.error or {}
+    return ": ".join(part for part in (error.get("message"), error.get("details")) if part)
 
 
 def _set_inputs(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
