@@ -405,12 +405,13 @@ async def test_account_without_own_workflows_is_refused(
 
 async def test_settings_and_workflows_of_the_editor_are_kept_per_user(site: ComfyuiSite) -> None:
     ada, bob = site.client, await site.new_client("bob@example.com")
-    assert await ada.get("/settings") == {}
+    initial = await ada.get("/settings")
+    assert initial["Comfy.TutorialCompleted"] is True
     await ada.post("/settings", {"Comfy.Locale": "de"})
     await ada.post("/api/settings/Comfy.Workflow", [1, 2])
-    assert await ada.get("/settings") == {"Comfy.Locale": "de", "Comfy.Workflow": [1, 2]}
+    assert await ada.get("/settings") == {**initial, "Comfy.Locale": "de", "Comfy.Workflow": [1, 2]}
     assert await ada.get("/settings/Comfy.Locale") == "de"
-    assert await bob.get("/settings") == {}
+    assert await bob.get("/settings") == initial
     await _check_files(ada)
     assert (await bob.http.get("/userdata/workflows%2Fb.json")).status_code == 404
     assert (await bob.http.get("/userdata", params={"dir": "workflows"})).status_code == 404
