@@ -55,9 +55,10 @@ def _decoded_seconds(container: InputContainer) -> float:
 
 def _indexed_frames(container: InputContainer) -> dict[int, int]:
     """Return the number of frames of each video track by the index of the file, if it lists each frame."""
-    counts = {stream.index: len(getattr(stream, "index_entries", ())) for stream in _video_streams(container)}
+    streams = _video_streams(container)
+    counts = {stream.index: len(getattr(stream, "index_entries", ())) for stream in streams}
     # A cover has no entries.
-    listed = [stream for stream in _video_streams(container) if counts[stream.index]]
+    listed = [stream for stream in streams if counts[stream.index]]
     return counts if all(stream.codec.canonical_name in INDEXED for stream in listed) else {}
 
 
